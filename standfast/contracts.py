@@ -51,7 +51,7 @@ def attempt_name(generation: str, role: str, replica: int, number: int) -> str:
     return f"{generation}/{role}/{replica}/{number}"
 
 
-# -- failures ----------------------------------------------------------------------------------------------------------------------
+# -- failures ------------------------------------------------------------------------------------------------
 
 FailureKind = Literal["permanent", "capacity", "transient", "interrupted"]
 
@@ -59,7 +59,8 @@ FailureKind = Literal["permanent", "capacity", "transient", "interrupted"]
 class Failure(Record):
     """Why an attempt, a build or a proof failed.
 
-    ``permanent``: never retried. ``capacity``: waits without spending. ``transient``: spends one attempt and backs off. ``interrupted``: the host
+    ``permanent``: never retried. ``capacity``: waits without spending. ``transient``: spends one attempt and backs
+    off. ``interrupted``: the host
     or an operator stopped it on purpose; started again without spending.
     """
 
@@ -72,7 +73,7 @@ class Failure(Record):
     attempt: str | None = None
 
 
-# -- deploy ------------------------------------------------------------------------------------------------------------------------
+# -- deploy --------------------------------------------------------------------------------------------------
 
 
 class DeployInput(Record):
@@ -152,7 +153,16 @@ class ReplicaStatus(Record):
     role: str
     replica: int
     state: Literal[
-        "placing", "waiting_for_capacity", "launching", "starting", "ready", "stopping", "backing_off", "budget_spent", "failed", "stopped"
+        "placing",
+        "waiting_for_capacity",
+        "launching",
+        "starting",
+        "ready",
+        "stopping",
+        "backing_off",
+        "budget_spent",
+        "failed",
+        "stopped",
     ]
     attempt: int = 0
     detail: str = ""
@@ -172,7 +182,7 @@ class DeployStatus(Record):
     replicas: tuple[ReplicaStatus, ...] = ()
 
 
-# -- one replica -------------------------------------------------------------------------------------------------------------------
+# -- one replica ---------------------------------------------------------------------------------------------
 
 
 class ReplicaInput(Record):
@@ -183,7 +193,9 @@ class ReplicaInput(Record):
     target: str
     role: Literal["inference"]
     replica: int
+    inference_hash: str
     retry: RetryPlan
+    validation: ValidationPlan
     launch_delay_s: float = 0.0
     subscriber: str | None = None
     """The workflow that is told of every change of state."""
@@ -247,13 +259,21 @@ class AttemptRef(Record):
 
 
 class ReadyAttempt(Record):
-    """An attempt that answered. ``standing`` are the processes that must live from now on, as ``rank:pid:start_ticks:name``."""
+    """An attempt that answered. ``standing`` are the processes that must live from now on, as
+    ``rank:pid:start_ticks:name``.
+    """
 
     ref: AttemptRef
     url: str
     standing: tuple[str, ...]
     took_s: float
     stages: tuple[tuple[str, float], ...] = ()
+
+
+class WatchVerdict(Record):
+    """Why a watch ended: a failure, or (None) only because a watch is renewed once a day."""
+
+    failure: Failure | None = None
 
 
 class EndAttempt(Record):
@@ -268,7 +288,7 @@ class EndAttempt(Record):
     failure: Failure | None = None
 
 
-# -- proofs ------------------------------------------------------------------------------------------------------------------------
+# -- proofs --------------------------------------------------------------------------------------------------
 
 
 class ValidateInput(Record):
@@ -279,7 +299,8 @@ class ValidateInput(Record):
     target: str
     inference_hash: str
     validation: ValidationPlan
-    replicas: int
+    replicas: tuple[int, ...]
+    """Which replicas to ask."""
     requested_by: str = ""
 
 
@@ -318,7 +339,7 @@ class ProofReport(Record):
     probes: tuple[ProbeResult, ...]
 
 
-# -- traffic and retirement --------------------------------------------------------------------------------------------------------
+# -- traffic and retirement ----------------------------------------------------------------------------------
 
 
 class SwitchInput(Record):
@@ -387,6 +408,13 @@ class DeprecateResult(Record):
     generations: tuple[str, ...]
     cut: int
     message: str
+
+
+class RecordProof(Record):
+    """Keep a finished validation beside the hashes it proves."""
+
+    deployment: str
+    report: ProofReport
 
 
 class Nothing(Record):
