@@ -1,0 +1,336 @@
+"""Turn a config's ``options`` and ``extra_args`` into tokens that the inspected engine will accept, or say why not.
+
+Every token is read the way the engine's parser would read it, so that what Standfast manages is found in any spelling, and what the image does
+not have is refused with the nearest option that it has.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from standfast.plans.options import Found, OptionList, arity, canonical, long_flag, misfit, negation
+from standfast.plans.ownership import owner_of
+from standfast.plans.records import OptionSpec, canonical_json
+from standfast.problems import Problem, redact
+
+
+class ArgumentReader:
+    """Reads the settings of one role against one option list, and collects every problem.
+
+    ``engine`` is how messages call the engine, such as ``vLLM 0.32.0 (image 9c1f04aa…)``; ``where`` is the path of the role's config.
+    """
+
+    def __init__(self, table: OptionList, *, engine: str, where: str) -> None:
+        self.table = table
+        self.engine = engine
+        self.where = where
+        self.problems: list[Problem] = []
+        self.used: set[str] = set()
+        """The settings that were given, by destination."""
+        self._places: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+
+    # -- options ---------------------------------------------------------------------------------------------------------------
+
+    def options(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The tokens of an ``options`` mapping, in the order of its keys."""
+        tokens: list[str] = []
+        for key in sorted(options):
+            where = f"{self.where}.options[{key!r}]"
+            found = self.table.named(key)
+            if found is None or key.startswith("-"):
+                self._unknown(key, where, options[key])
+            elif self._may_set(found, where, options[key]):
+                tokens += self._rendered(found, options[key], where)
+        return tuple(tokens)
+
+    def _rendered(self, found: Found, value: Any, where: str) -> list[str]:
+        spec, flag = found.spec, long_flag(found.spec)
+        if found.negated:
+            if value is True:
+                return [found.flag]
+            self._refuse(
+                "wrong-arity",
+                where,
+                f"{found.flag} is a switch and takes True only.",
+                value,
+                help=f"Set {_key(spec)!r} instead.",
+            )
+            return []
+        if isinstance(value, bool):
+            return self._switch(spec, flag, value, where)
+        if value is None:
+            self._refuse(
+                "no-value",
+                where,
+                f"None is no value for {flag}.",
+                help="Leave the option out to keep the engine's default.",
+            )
+            return []
+        items = list(value) if isinstance(value, list | tuple) else [value]
+        if not self._values_fit(found, flag, [_text(item) for item in items], where, value):
+            return []
+        return self._tokens(spec, flag, items, where)
+
+    def _switch(self, spec: OptionSpec, flag: str, value: bool, where: str) -> list[str]:
+        if spec.minimum > 0:
+            self._refuse(
+                "wrong-arity", where, f"{flag} takes {arity(spec.minimum, spec.maximum)}, not True or False.", value
+            )
+            return []
+        if value:
+            return [flag]
+        if (off := negation(spec)) is not None:
+            return [off]
+        self._refuse(
+            "no-negation", where, f"{flag} cannot be switched off: it has no --no- form.", help="Leave the option out."
+        )
+        return []
+
+    def _tokens(self, spec: OptionSpec, flag: str, items: list[Any], where: str) -> list[str]:
+        texts = [_text(item) for item in items]
+        if spec.repeatable and spec.maximum == 1:
+            return [token for text in texts for token in _pair(flag, text)]
+        if len(texts) == 1:
+            return _pair(flag, texts[0])
+        for text in texts:
+            if text.startswith("-") and not self.table.is_value(text):
+                self._refuse(
+                    "ambiguous-value",
+                    where,
+                    f"a value of {flag} starts with a dash and would be read as an option.",
+                    text,
+                )
+                return []
+        return [flag, *texts]
+
+    # -- extra arguments -------------------------------------------------------------------------------------------------------
+
+    def arguments(self, tokens: Sequence[str]) -> tuple[str, ...]:
+        """Check tokenized extra arguments; they are passed on as written."""
+        index = 0
+        while index < len(tokens):
+            token, where = tokens[index], f"{self.where}.extra_args[{index}]"
+            index += 1
+            if token == "--" or self.table.is_value(token):
+                self._refuse(
+                    "loose-argument",
+                    where,
+                    f"{_shown(token)!r} belongs to no option.",
+                    token,
+                    help="Write each option as '--flag', 'value' or '--flag=value'; the model is named by Model(source=...).",
+                )
+                continue
+            following: list[str] = []
+            while index + len(following) < len(tokens) and self.table.is_value(tokens[index + len(following)]):
+                following.append(tokens[index + len(following)])
+            index += self._argument(token, following, where)
+        return tuple(tokens)
+
+    def _argument(self, token: str, following: list[str], where: str) -> int:
+        """Check one option of the extra arguments and return how many of the tokens after it are its values."""
+        matches = self.table.find(token)
+        name = token.partition("=")[0]
+        first = following[0] if following else None
+        if not matches:
+            self._unknown(name, where, first)
+            return len(following)
+        found = matches[0]
+        if len(matches) > 1:
+            # An ambiguous abbreviation is an error of the engine, but the managed meaning is the better answer when one is among them.
+            managed = next((match for match in matches if owner_of(match.spec, match.path) is not None), None)
+            if managed is not None and all(match.spec is managed.spec for match in matches):
+                self._may_set(managed, where, first)
+            else:
+                flags = sorted({match.flag for match in matches})
+                self._refuse(
+                    "ambiguous-option", where, f"{name} can mean {_several(flags)}.", help="Write the flag in full."
+                )
+            return len(following)
+        given = found.attached if found.attached is not None else first
+        if not self._may_set(found, where, given):
+            return len(following)
+        if not found.exact:
+            full = ".".join((found.flag, *found.path))
+            self._refuse("abbreviated-option", where, f"{name} abbreviates {full}.", help="Write the flag in full.")
+            return len(following)
+        _, most = found.values
+        if found.attached is not None:
+            values, taken = [found.attached], 0
+        else:
+            taken = len(following) if most is None else min(most, len(following))
+            values = following[:taken]
+        if found.attached is None and any(value.startswith("-") and "." in value for value in values):
+            self._refuse(
+                "ambiguous-value",
+                where,
+                f"a negative number with a point must be attached, {found.flag}=..., to be read as a value.",
+            )
+        elif found.path:
+            if not values:
+                self._refuse("wrong-arity", where, f"{name} takes one value, and none is given.")
+        elif self._values_fit(found, found.flag, values, where, given):
+            self._nested(found, values, where)
+        return taken
+
+    # -- shared checks ---------------------------------------------------------------------------------------------------------
+
+    def _may_set(self, found: Found, where: str, value: Any) -> bool:
+        """Whether a config may set the option here: not managed, no secret, not set before."""
+        spec = found.spec
+        given = value if found.attached is None else found.attached
+        if (owned := owner_of(spec, found.path)) is not None:
+            spelled = ".".join((long_flag(spec), *found.path))
+            aka = "" if found.flag == long_flag(spec) else f" ({found.flag})"
+            self._refuse(
+                "managed-option",
+                where,
+                f"{spelled}{aka} decides {owned.meaning}, which Standfast manages.",
+                given,
+                help=_instead(owned.instead, given),
+            )
+            return False
+        if any(redact(text) != text for text in _texts(given)):
+            self._refuse(
+                "literal-secret", where, f"the value of {long_flag(spec)} looks like a secret.", help=_SECRET_HELP
+            )
+            return False
+        if any("@{" in text for text in _texts(given)):
+            self._refuse(
+                "placeholder", where, "'@{' marks what Standfast fills in and cannot be part of a value.", given
+            )
+            return False
+        if isinstance(given, Mapping):
+            for path in _paths(given):
+                if (owned := owner_of(spec, path)) is not None:
+                    self._refuse(
+                        "managed-option",
+                        where,
+                        f"{'.'.join((long_flag(spec), *path))} decides {owned.meaning}, which Standfast manages.",
+                        help=_instead(owned.instead, None),
+                    )
+                    return False
+        places = self._places.setdefault(spec.dest, [])
+        clash = next((place for path, place in places if _clash(path, found.path)), None)
+        places.append((found.path, where))
+        if clash is not None and not spec.repeatable:
+            self._refuse(
+                "duplicate-option",
+                where,
+                f"{long_flag(spec)} is set twice; the other place is {clash}.",
+                given,
+                help="Keep one of them.",
+            )
+            return False
+        self.used.add(spec.dest)
+        return True
+
+    def _nested(self, found: Found, values: list[str], where: str) -> None:
+        """JSON text among the extra arguments may not carry a managed key either."""
+        for text in values:
+            try:
+                value = json.loads(text) if text.startswith("{") else None
+            except ValueError:
+                continue
+            for path in _paths(value) if isinstance(value, Mapping) else ():
+                if (owned := owner_of(found.spec, path)) is not None:
+                    spelled = ".".join((long_flag(found.spec), *path))
+                    self._refuse(
+                        "managed-option",
+                        where,
+                        f"{spelled} decides {owned.meaning}, which Standfast manages.",
+                        help=_instead(owned.instead, None),
+                    )
+
+    def _values_fit(self, found: Found, flag: str, values: list[str], where: str, given: Any) -> bool:
+        spec = found.spec
+        least, most = found.values
+        if spec.repeatable and most == 1 and values:
+            most = None
+        if len(values) < least or (most is not None and len(values) > most):
+            number = "none is" if not values else "one is" if len(values) == 1 else f"{len(values)} are"
+            self._refuse("wrong-arity", where, f"{flag} takes {arity(least, most)}, and {number} given.", given)
+            return False
+        for value in values:
+            if (reason := misfit(spec, value)) is not None:
+                self._refuse("wrong-value", where, f"{flag} {reason}.", value)
+                return False
+        return True
+
+    def _unknown(self, name: str, where: str, value: Any) -> None:
+        flag = name if name.startswith("-") else canonical(f"--{name}")
+        if name.startswith("-") and ".options[" in where and self.table.find(name):
+            self._refuse(
+                "spelled-option",
+                where,
+                "options are named without dashes.",
+                help=f"Write {name.lstrip('-').replace('_', '-')!r}.",
+            )
+            return
+        near = self.table.nearest(flag)
+        if near is None:
+            help = "Look the option up in the engine's documentation of this version."
+        elif (owned := owner_of(near.spec)) is not None:
+            help = f"Nearest: {near.flag}, which Standfast manages; {_instead(owned.instead, value)}."
+        else:
+            help = f"Nearest: {near.flag}."
+        self._refuse("unknown-option", where, f"{self.engine} has no option {_shown(flag)}.", help=help)
+
+    def _refuse(self, code: str, where: str, message: str, value: Any = None, *, help: str = "") -> None:
+        shown = None if value is None else redact(_text(value))
+        self.problems.append(Problem(code=code, where=where, message=message, help=help, value=shown))
+
+
+_SECRET_HELP = "Bind it as a variable: Inference(environment={'NAME': Secret('NAME')})."
+
+
+def _key(spec: OptionSpec) -> str:
+    return long_flag(spec).lstrip("-")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return canonical_json(value).decode()
+
+
+def _pair(flag: str, text: str) -> list[str]:
+    # A value that starts with a dash would be read as an option when it stood alone.
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for key, item in value.items() for text in (str(key), *_texts(item))]
+    if isinstance(value, list | tuple):
+        return [text for item in value for text in _texts(item)]
+    return []
+
+
+def _paths(value: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = []
+    for key, item in value.items():
+        found.append((*prefix, str(key)))
+        if isinstance(item, Mapping):
+            found += _paths(item, (*prefix, str(key)))
+    return found
+
+
+def _clash(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    shorter = min(len(path), len(other))
+    return path[:shorter] == other[:shorter]
+
+
+def _instead(instead: str, value: Any) -> str:
+    plain = isinstance(value, int | str) and not isinstance(value, bool) and str(value).isdecimal()
+    return instead.format(value=value if plain else "...")
+
+
+def _shown(token: str) -> str:
+    return redact(token if len(token) <= 80 else f"{token[:77]}...")
+
+
+def _several(flags: list[str]) -> str:
+    shown = flags[:4]
+    return f"{', '.join(shown[:-1])} or {shown[-1]}" + ("" if len(flags) <= 4 else f" (and {len(flags) - 4} more)")

@@ -1,0 +1,113 @@
+"""`bind`: a plan and the facts of the machines it runs on become concrete processes."""
+
+from collections.abc import Iterator, Mapping
+
+from standfast.plans.records import (
+    PLACEHOLDER,
+    BindFacts,
+    BoundRank,
+    BoundReplica,
+    RankFacts,
+    RankPlan,
+    RolePlan,
+    digest_of,
+)
+from standfast.problems import Problem, ProblemsError
+
+_LAST_PORT = 65535
+
+
+def bind(plan: RolePlan, replica: int, facts: BindFacts) -> BoundReplica:
+    """Fill in every placeholder of one replica. Pure; the result has its own digest.
+
+    Raises `ProblemsError` when the facts do not fit the plan: a rank missing or too many, other GPUs than claimed, ports or GPUs that two ranks
+    of one host would share.
+    """
+    if not 0 <= replica < len(plan.replicas):
+        message = f"The plan has {len(plan.replicas)} replicas, and replica {replica} was asked for."
+        raise ProblemsError((Problem(code="no-such-replica", where="replica", message=message),))
+    ranks = plan.replicas[replica].ranks
+    problems = tuple(_misfits(ranks, facts))
+    if problems:
+        raise ProblemsError(problems)
+    placed = sorted(facts.ranks, key=lambda place: place.rank)
+    bound = tuple(_bind_rank(rank, place, facts) for rank, place in zip(ranks, placed, strict=True))
+    digest = digest_of(
+        {"attempt": facts.attempt, "plan": plan.hash, "ranks": [rank.model_dump(mode="json") for rank in bound]}
+    )
+    return BoundReplica(attempt=facts.attempt, ranks=bound, digest=digest)
+
+
+def _bind_rank(rank: RankPlan, place: RankFacts, facts: BindFacts) -> BoundRank:
+    ports = tuple((name, place.port_base + offset) for name, offset in rank.claim.ports.offsets)
+    values = {
+        "attempt": facts.attempt,
+        "model_path": facts.model_path,
+        "address": place.address,
+        "host": place.host,
+        "gpu_ids": ",".join(place.gpu_ids),
+        **{f"{name}_port": str(port) for name, port in ports},
+    }
+    argv: list[str] = []
+    for token in rank.argv:
+        if token == "@{executable}":
+            argv += facts.executable
+        else:
+            argv.append(_fill(token, values))
+    return BoundRank(
+        rank=rank.rank,
+        argv=tuple(argv),
+        environment=tuple(
+            (binding.name, _fill(binding.value, values)) for binding in rank.environment if binding.value is not None
+        ),
+        secrets=tuple((binding.name, binding.secret) for binding in rank.environment if binding.secret is not None),
+        ports=ports,
+    )
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    if "@{" not in text:
+        return text
+    return PLACEHOLDER.sub(lambda match: values[match.group(1)], text)
+
+
+def _misfits(ranks: tuple[RankPlan, ...], facts: BindFacts) -> Iterator[Problem]:
+    given = sorted(place.rank for place in facts.ranks)
+    if given != list(range(len(ranks))):
+        yield _problem(
+            "rank-mismatch", "ranks", f"The plan has ranks 0 to {len(ranks) - 1}, and facts came for {given}."
+        )
+        return
+    if not facts.executable:
+        yield _problem("no-executable", "executable", "The command of the engine is empty.")
+    taken: dict[str, list[RankFacts]] = {}
+    for place in sorted(facts.ranks, key=lambda place: place.rank):
+        claim = ranks[place.rank].claim
+        where = f"ranks[{place.rank}]"
+        if len(place.gpu_ids) != claim.gpus:
+            yield _problem(
+                "gpu-mismatch",
+                f"{where}.gpu_ids",
+                f"The rank claims {claim.gpus} GPUs and was given {len(place.gpu_ids)}.",
+            )
+        if place.port_base + claim.ports.count - 1 > _LAST_PORT:
+            yield _problem(
+                "port-range",
+                f"{where}.port_base",
+                f"{claim.ports.count} ports from {place.port_base} on pass {_LAST_PORT}.",
+            )
+        for other in taken.setdefault(place.host, []):
+            if set(other.gpu_ids) & set(place.gpu_ids):
+                yield _problem(
+                    "gpu-clash", f"{where}.gpu_ids", f"Rank {other.rank} holds one of these GPUs on {place.host}."
+                )
+            span = ranks[other.rank].claim.ports.count
+            if other.port_base < place.port_base + claim.ports.count and place.port_base < other.port_base + span:
+                yield _problem(
+                    "port-clash", f"{where}.port_base", f"Rank {other.rank} holds some of these ports on {place.host}."
+                )
+        taken[place.host].append(place)
+
+
+def _problem(code: str, field: str, message: str) -> Problem:
+    return Problem(code=code, where=f"BindFacts.{field}", message=message)

@@ -1,0 +1,111 @@
+"""What cannot be carried out, found from the config alone: no file is read, nothing is asked of an image or a machine."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from standfast.plans.topology import divide
+from standfast.problems import Problem
+from standfast.spec import Deployment, Image, Inference, Parallelism, Scaling
+
+#: The engines that the resolver can plan.
+PLANNED_ENGINES = ("vllm",)
+#: Sizes of `Parallelism` that are carried out; every other one must stay at its default.
+_PLANNED_SIZES = ("tensor", "pipeline")
+
+
+def check(deployment: Deployment) -> tuple[Problem, ...]:
+    """Everything in the config that is not carried out yet or cannot work; empty when it can be resolved.
+
+    A part that is not carried out yet loads and validates, and is refused here by name: no field is silently ignored.
+    """
+    return tuple(_problems(deployment))
+
+
+def _problems(deployment: Deployment) -> Iterator[Problem]:
+    if deployment.trainer is not None:
+        yield _later("trainer", "The trainer role", f"trainer=Trainer(backend={deployment.trainer.backend!r})")
+    if deployment.inference is None:
+        return
+    inference = deployment.inference
+    yield from _engine(inference)
+    yield from _scaling(inference.scaling)
+    later = list(_parallelism(inference))
+    yield from later
+    if not later:
+        yield from divide(inference).problems
+
+
+def _engine(inference: Inference) -> Iterator[Problem]:
+    if inference.engine not in PLANNED_ENGINES:
+        yield _later(
+            "inference.engine", f"The engine {inference.engine}", help="Use Inference(engine='vllm') meanwhile."
+        )
+    image = inference.image
+    if isinstance(image, Image):
+        if image.engine != inference.engine:
+            yield Problem(
+                code="image-engine",
+                where="Deployment.inference.image",
+                message=f"The image {image.name} runs {image.engine}, and the role asks for {inference.engine}.",
+                help=f"Set Inference(engine={image.engine!r}) or choose an image that runs {inference.engine}.",
+            )
+        yield from image_accelerator(inference, image.accelerator, image.name)
+
+
+def image_accelerator(inference: Inference, accelerator: str, image: str) -> Iterator[Problem]:
+    """An image for the CPU cannot use GPUs, and one for CUDA cannot do without."""
+    if (accelerator == "cuda") != (inference.compute.gpus > 0):
+        held = "no GPU" if inference.compute.gpus == 0 else f"gpu={inference.compute.gpu!r}"
+        wanted = "Compute(gpu='any', gpus=1)" if accelerator == "cuda" else "an image with accelerator='cuda'"
+        yield Problem(
+            code="image-accelerator",
+            where="Deployment.inference.image",
+            message=f"The image {image} is made for {accelerator}, and the role's compute has {held}.",
+            help=f"Choose {wanted}, or leave image out to have one chosen.",
+        )
+
+
+def _scaling(scaling: Scaling) -> Iterator[Problem]:
+    if scaling.min_replicas == 0:
+        yield _later(
+            "inference.scaling.min_replicas", "Scaling to zero", "min_replicas=0", "Set min_replicas to 1 or more."
+        )
+    if scaling.max_replicas > scaling.min_replicas:
+        yield _later(
+            "inference.scaling.max_replicas",
+            "Autoscaling",
+            f"max_replicas={scaling.max_replicas} above min_replicas={scaling.min_replicas}",
+            "Set min_replicas and max_replicas to the same number.",
+        )
+    for name in ("target_concurrency", "scale_down_after"):
+        if getattr(scaling, name) != getattr(Scaling(), name):
+            yield _later(
+                f"inference.scaling.{name}", "Autoscaling", name, "Leave it out; the number of replicas is fixed."
+            )
+
+
+def _parallelism(inference: Inference) -> Iterator[Problem]:
+    if inference.compute.nodes > 1:
+        yield _later(
+            "inference.compute.nodes",
+            "A replica over several nodes",
+            f"nodes={inference.compute.nodes}",
+            "Set nodes=1.",
+        )
+    default = Parallelism()
+    for field in fields(default):
+        value = getattr(inference.parallelism, field.name)
+        if field.name in _PLANNED_SIZES or value == getattr(default, field.name) or (value == 1 and value is not True):
+            continue
+        part = f"{field.name.replace('_', ' ').capitalize()}{'' if value is True else ' parallelism'}"
+        yield _later(f"inference.parallelism.{field.name}", part, f"{field.name}={value}")
+
+
+def _later(field: str, part: str, given: str = "", help: str = "") -> Problem:
+    given = f" ({given})" if given else ""
+    return Problem(
+        code="not-carried-out",
+        where=f"Deployment.{field}",
+        message=f"{part}{given} loads and validates but is not carried out yet.",
+        help=help,
+    )
