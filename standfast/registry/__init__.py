@@ -13,7 +13,7 @@ from standfast.registry.errors import (
     ServedNameTaken,
 )
 from standfast.registry.queries_access import hash_key
-from standfast.registry.queries_routes import backend_id
+from standfast.registry.queries_backends import backend_id
 from standfast.registry.registry import Registry
 from standfast.registry.rows import (
     AttemptPhase,

@@ -6,13 +6,14 @@ write lock before it reads anything, so that two writers can never deadlock or f
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from standfast.registry import tables
@@ -80,6 +81,19 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A read transaction: every statement in it sees the same state of the database."""
+        with self._translated():
+            async with self._reader() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """A write transaction: committed when the block ends, rolled back when it raises."""
+        with self._translated():
+            async with self._write_transaction() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def _reader(self) -> AsyncIterator[AsyncConnection]:
         async with self.engine.connect() as connection:
             if self.is_sqlite:
                 await connection.execution_options(**{_BEGIN: "BEGIN"})
@@ -88,8 +102,7 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """A write transaction: committed when the block ends, rolled back when it raises."""
+    async def _write_transaction(self) -> AsyncIterator[AsyncConnection]:
         if not self.is_sqlite:
             async with self.engine.begin() as connection:
                 yield connection
@@ -118,15 +131,26 @@ class Database:
             try:
                 return await self._read_revision()
             except (OperationalError, InterfaceError):
+                # The server may have been restarted since the last poll.
                 await self._drop_poll()
+            with self._translated():
                 return await self._read_revision()
 
     async def _read_revision(self) -> int:
+        if self._poll is not None and self._poll.invalidated:  # a poll that was cancelled
+            await self._drop_poll()
         if self._poll is None:
             self._poll = await self.engine.connect()
             if not self.is_sqlite:
                 await self._poll.execution_options(isolation_level="AUTOCOMMIT")
         return int((await self._poll.execute(_REVISION)).scalar_one())
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OperationalError, InterfaceError, PoolTimeout) as error:
+            raise unavailable(self, error) from error
 
     async def _drop_poll(self) -> None:
         connection, self._poll = self._poll, None
@@ -171,10 +195,10 @@ def _postgresql_engine(url: sa.URL) -> AsyncEngine:
 
 
 def unavailable(database: Database, error: Exception) -> RegistryUnavailable:
-    """The refusal for a database that cannot be opened."""
+    """The refusal for a database that cannot be opened or does not answer."""
     cause = str(getattr(error, "orig", None) or error).strip().splitlines()
     return RegistryUnavailable(
-        f"The registry at {database.shown_url} cannot be opened: {cause[0] if cause else type(error).__name__}.",
+        f"The registry at {database.shown_url} cannot be used: {cause[0] if cause else type(error).__name__}.",
         help="Check that the path is writable."
         if database.is_sqlite
         else "Check that the server runs and lets this user in.",

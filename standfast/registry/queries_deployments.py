@@ -118,11 +118,11 @@ class DeploymentQueries:
                     "updated_at": now,
                 },
             )
-            known = await _generation(connection, generation.id)
+            known = await get_generation(connection, generation.id)
             assert known is not None
             if known.digest != generation.digest:
                 raise RegistryError(
-                    f"{generation.id} is another generation already: its digest is {known.digest}, not {generation.digest}.",
+                    f"{generation.id} is another generation already: {known.digest}, not {generation.digest}.",
                     help="Change anything in the deployment, its description for example.",
                 )
             if known.phase not in ("retired", "failed") or known.phase == phase:
@@ -132,14 +132,14 @@ class DeploymentQueries:
                 .where(generations.c.id == generation.id)
                 .values(phase=phase, failure=None, updated_at=now)
             )
-            again = await _generation(connection, generation.id)
+            again = await get_generation(connection, generation.id)
             assert again is not None
             return again
 
     async def get_generation(self, id: str) -> StoredGeneration | None:
         """The generation, or None."""
         async with self._database.read() as connection:
-            return await _generation(connection, id)
+            return await get_generation(connection, id)
 
     async def list_generations(
         self, deployment: str | None = None, *, limit: int | None = None
@@ -177,6 +177,7 @@ async def _deployment(connection: AsyncConnection, name: str) -> StoredDeploymen
     return None if row is None else deployment_of(row)
 
 
-async def _generation(connection: AsyncConnection, id: str) -> StoredGeneration | None:
+async def get_generation(connection: AsyncConnection, id: str) -> StoredGeneration | None:
+    """The generation within a transaction, or None."""
     row = await one_or_none(connection, generations, generations.c.id == id)
     return None if row is None else generation_of(row)

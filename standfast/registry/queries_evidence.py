@@ -11,7 +11,7 @@ from standfast.plans.records import Inspection
 from standfast.registry.database import Database
 from standfast.registry.errors import NotFound
 from standfast.registry.rows import StoredImage, StoredProof
-from standfast.registry.statements import from_json, insert_if_absent, one_or_none, to_json, upsert, utc_now
+from standfast.registry.statements import from_json, insert_if_absent, one_or_none, to_json, utc_now
 from standfast.registry.tables import generations, images, proofs
 
 
@@ -35,17 +35,21 @@ class EvidenceQueries:
     async def put_image(
         self, digest: str, *, name: str, path: str, inspection: Inspection, built_at: datetime | None = None
     ) -> StoredImage:
-        """Record a built image, or that a known one is used again (``used_at``). ``built_at`` defaults to now."""
+        """Record a built image, or that a known one is used again (``used_at``). ``built_at`` defaults to
+        when the image was first recorded."""
         now = utc_now()
-        values = {
+        values: dict[str, Any] = {
             "name": name,
             "path": path,
             "inspection": inspection.model_dump_json(),
-            "built_at": built_at or now,
             "used_at": now,
         }
+        if built_at is not None:
+            values["built_at"] = built_at
         async with self._database.write() as connection:
-            await upsert(connection, images, {"digest": digest}, values)
+            first = {"digest": digest, "built_at": now} | values
+            if not await insert_if_absent(connection, images, first):
+                await connection.execute(sa.update(images).where(images.c.digest == digest).values(**values))
             row = await one_or_none(connection, images, images.c.digest == digest)
             assert row is not None
             return _image_of(row)

@@ -1,4 +1,4 @@
-"""Backends, routes, and the table that gateways serve from. Every write here takes a new revision number."""
+"""Routes, and the table that gateways serve from. Every write here takes a new revision number."""
 
 from typing import Any
 
@@ -7,22 +7,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from standfast.registry.database import Database
 from standfast.registry.errors import NotFound, RouteConflict, ServedNameTaken
-from standfast.registry.queries_deployments import write_phase
-from standfast.registry.rows import Backend, BackendState, Route, RoutingTable, StoredBackend, StoredRoute
-from standfast.registry.statements import KEEP, Keep, utc_now
+from standfast.registry.queries_backends import backend_of
+from standfast.registry.queries_deployments import get_generation, write_phase
+from standfast.registry.rows import Backend, Route, RoutingTable, StoredRoute
+from standfast.registry.statements import one_or_none, utc_now
 from standfast.registry.tables import backends, deployments, generations, revision, routes
 
 #: The queue limit and Retry-After of a served name before its deployment has said its own.
-_FIRST_POLICY = {"max_waiting": 1, "retry_after_s": 5.0}
-
-
-def backend_id(generation: str, replica: int) -> str:
-    """The id of a replica's backend: ``<generation id>/inference/<replica>``."""
-    return f"{generation}/inference/{replica}"
-
-
-def _backend_of(row: sa.Row[Any]) -> StoredBackend:
-    return StoredBackend(**row._mapping)
+_FIRST_MAX_WAITING = 1
+_FIRST_RETRY_AFTER_S = 5.0
 
 
 def _route_of(row: sa.Row[Any]) -> StoredRoute:
@@ -30,87 +23,9 @@ def _route_of(row: sa.Row[Any]) -> StoredRoute:
 
 
 class RouteQueries:
-    """Methods of `standfast.registry.Registry` on backends and routes."""
+    """Methods of `standfast.registry.Registry` on routes."""
 
     _database: Database
-
-    async def put_backend(
-        self,
-        id: str,
-        *,
-        generation: str,
-        replica: int,
-        host: str,
-        state: BackendState = "down",
-        attempt: str | None = None,
-        url: str | None = None,
-    ) -> StoredBackend:
-        """Write a backend, replacing what was known under ``id`` (see `backend_id`)."""
-        values = {
-            "generation": generation,
-            "replica": replica,
-            "host": host,
-            "state": state,
-            "attempt": attempt,
-            "url": url,
-            "updated_at": utc_now(),
-        }
-        async with self._database.write_routing() as connection:
-            changed = await connection.execute(sa.update(backends).where(backends.c.id == id).values(**values))
-            if changed.rowcount == 0:
-                if await _missing_generation(connection, generation):
-                    raise NotFound(f"There is no generation {generation!r} for the backend {id!r}.")
-                await connection.execute(sa.insert(backends).values(id=id, **values))
-            return _backend_of((await connection.execute(sa.select(backends).where(backends.c.id == id))).one())
-
-    async def set_backend(
-        self,
-        id: str,
-        state: BackendState,
-        *,
-        attempt: str | Keep | None = KEEP,
-        url: str | Keep | None = KEEP,
-        expect_attempt: str | Keep | None = KEEP,
-    ) -> bool:
-        """Change a backend; what is left out stays.
-
-        With ``expect_attempt`` nothing happens unless the backend still belongs to that attempt: a late word about a
-        dead attempt cannot touch its successor. Returns whether the change was made. Raises `NotFound`.
-        """
-        values: dict[str, Any] = {"state": state, "updated_at": utc_now()}
-        if attempt is not KEEP:
-            values["attempt"] = attempt
-        if url is not KEEP:
-            values["url"] = url
-        change = sa.update(backends).where(backends.c.id == id).values(**values)
-        if expect_attempt is not KEEP:
-            change = change.where(backends.c.attempt.is_not_distinct_from(expect_attempt))
-        async with self._database.write_routing() as connection:
-            changed = (await connection.execute(change)).rowcount > 0
-            if not changed:
-                known = await connection.execute(sa.select(backends.c.id).where(backends.c.id == id))
-                if known.one_or_none() is None:
-                    raise NotFound(f"There is no backend {id!r}.")
-            return changed
-
-    async def get_backend(self, id: str) -> StoredBackend | None:
-        """The backend, or None."""
-        async with self._database.read() as connection:
-            row = (await connection.execute(sa.select(backends).where(backends.c.id == id))).one_or_none()
-            return None if row is None else _backend_of(row)
-
-    async def list_backends(self, generation: str | None = None) -> list[StoredBackend]:
-        """Backends by generation and replica."""
-        query = sa.select(backends).order_by(backends.c.generation, backends.c.replica)
-        if generation is not None:
-            query = query.where(backends.c.generation == generation)
-        async with self._database.read() as connection:
-            return [_backend_of(row) for row in await connection.execute(query)]
-
-    async def delete_backends(self, generation: str) -> None:
-        """Forget every backend of a generation."""
-        async with self._database.write_routing() as connection:
-            await connection.execute(sa.delete(backends).where(backends.c.generation == generation))
 
     async def ensure_route(
         self, served_name: str, *, deployment: str, visible: bool, max_waiting: int, retry_after_s: float
@@ -150,39 +65,25 @@ class RouteQueries:
             assert route is not None
             return route
 
-    async def switch_route(
-        self,
-        served_name: str,
-        to_generation: str,
-        expect_generation: str | None,
-        *,
-        visible: bool | None = None,
-        max_waiting: int | None = None,
-        retry_after_s: float | None = None,
-    ) -> int:
+    async def switch_route(self, served_name: str, to_generation: str, expect_generation: str | None) -> int:
         """Move a deployment's traffic to another generation, if it still goes to ``expect_generation`` (None: nowhere).
 
-        One transaction does it all: the route moves (with the policy given; None keeps what is stored), routes of the
-        deployment under other served names go, ``to_generation`` is serving, the previous generation is draining, and
-        the deployment names its new generation. Where the traffic already goes to ``to_generation``, nothing but the
-        policy changes: a repeated call succeeds. Returns the revision at which gateways see it. Raises `NotFound`,
+        One transaction does it all: the route moves and takes the policy of the generation's endpoint plan, routes of
+        the deployment under other served names go, ``to_generation`` is serving, the previous generation is draining,
+        and the deployment names its new generation. Where the traffic already goes to ``to_generation``, a repeated
+        call succeeds and changes nothing. Returns the revision at which gateways see it. Raises `NotFound`,
         `ServedNameTaken` and `RouteConflict`.
         """
-        now = utc_now()
         async with self._database.write_routing() as connection:
-            deployment = (
-                await connection.execute(sa.select(generations.c.deployment).where(generations.c.id == to_generation))
-            ).scalar_one_or_none()
-            if deployment is None:
-                raise NotFound(f"There is no generation {to_generation!r}.")
+            generation = await get_generation(connection, to_generation)
+            if generation is None or generation.record.inference is None:
+                raise NotFound(f"There is no generation {to_generation!r} with an inference role.")
+            deployment, endpoint = generation.deployment, generation.record.inference.endpoint
+            await _refuse_retired(connection, deployment)
             held = await _route(connection, served_name)
             if held is not None:
                 _refuse_foreign(held, deployment)
-            own = [
-                _route_of(row)
-                for row in await connection.execute(sa.select(routes).where(routes.c.deployment == deployment))
-            ]
-            current = next((route.generation for route in own if route.generation is not None), None)
+            current = await _routed_generation(connection, deployment)
             if current not in (expect_generation, to_generation):
                 raise RouteConflict(
                     f"The traffic of {served_name!r} goes to {current or 'no generation'}, "
@@ -190,25 +91,17 @@ class RouteQueries:
                     current=current,
                     help="Another operation moved it meanwhile; look at `standfast status` and deploy again.",
                 )
-            policy = held or next(iter(own), None)
-            shown = (
-                await connection.execute(sa.select(deployments.c.visible).where(deployments.c.name == deployment))
-            ).scalar_one()
+            await connection.execute(
+                sa.delete(routes).where(routes.c.deployment == deployment, routes.c.served_name != served_name)
+            )
             await _write_route(
                 connection,
                 served_name,
                 deployment,
                 to_generation,
-                visible if visible is not None else policy.visible if policy else shown,
-                max_waiting or (policy.max_waiting if policy else int(_FIRST_POLICY["max_waiting"])),
-                retry_after_s
-                if retry_after_s is not None
-                else policy.retry_after_s
-                if policy
-                else _FIRST_POLICY["retry_after_s"],
-            )
-            await connection.execute(
-                sa.delete(routes).where(routes.c.deployment == deployment, routes.c.served_name != served_name)
+                endpoint.visible,
+                endpoint.max_waiting,
+                endpoint.retry_after_s,
             )
             if current is not None and current != to_generation:
                 await write_phase(connection, current, "draining")
@@ -216,7 +109,7 @@ class RouteQueries:
             await connection.execute(
                 sa.update(deployments)
                 .where(deployments.c.name == deployment)
-                .values(current_generation=to_generation, updated_at=now)
+                .values(current_generation=to_generation, updated_at=utc_now())
             )
             return await _revision(connection)
 
@@ -242,7 +135,7 @@ class RouteQueries:
     async def routing_table(self) -> RoutingTable:
         """Everything that a gateway routes by, as of one revision.
 
-        A standing deployment without a route is listed too, with ``generation`` None: its name is known, and starting.
+        A standing deployment whose served name has no route is listed too, with ``generation`` None: it is starting.
         """
         async with self._database.read() as connection:
             number = await _revision(connection)
@@ -251,7 +144,7 @@ class RouteQueries:
                 await connection.execute(sa.select(deployments).where(deployments.c.retired_at.is_(None)))
             ).all()
             found = [
-                _backend_of(row)
+                backend_of(row)
                 for row in await connection.execute(
                     sa.select(backends)
                     .where(backends.c.generation.in_(sa.select(routes.c.generation)))
@@ -274,16 +167,15 @@ class RouteQueries:
             )
             for route in stored
         }
-        routed = {route.deployment for route in stored}
         for row in standing:
-            if row.name not in routed and row.served_name not in table:
+            if row.served_name not in table:
                 table[row.served_name] = Route(
                     served_name=row.served_name,
                     deployment=row.name,
                     generation=None,
                     visible=row.visible,
-                    max_waiting=int(_FIRST_POLICY["max_waiting"]),
-                    retry_after_s=_FIRST_POLICY["retry_after_s"],
+                    max_waiting=_FIRST_MAX_WAITING,
+                    retry_after_s=_FIRST_RETRY_AFTER_S,
                     backends=(),
                 )
         return RoutingTable(revision=number, routes=tuple(table[name] for name in sorted(table)))
@@ -297,16 +189,28 @@ def _refuse_foreign(route: StoredRoute, deployment: str) -> None:
         )
 
 
-async def _missing_generation(connection: AsyncConnection, id: str) -> bool:
-    return (await connection.execute(sa.select(generations.c.id).where(generations.c.id == id))).one_or_none() is None
+async def _refuse_retired(connection: AsyncConnection, deployment: str) -> None:
+    """A route must not come back to life after its deployment was deprecated."""
+    row = await one_or_none(connection, deployments, deployments.c.name == deployment)
+    if row is None or row.retired_at is not None:
+        raise NotFound(
+            f"The deployment {deployment!r} {'is not recorded' if row is None else 'was deprecated'}: no route to it.",
+            help="Deploy it again.",
+        )
 
 
 async def _revision(connection: AsyncConnection) -> int:
     return int((await connection.execute(sa.select(revision.c.number).where(revision.c.id == 1))).scalar_one())
 
 
+async def _routed_generation(connection: AsyncConnection, deployment: str) -> str | None:
+    """Where the traffic of a deployment goes, under whichever served name."""
+    query = sa.select(routes.c.generation).where(routes.c.deployment == deployment, routes.c.generation.is_not(None))
+    return (await connection.execute(query)).scalars().first()
+
+
 async def _route(connection: AsyncConnection, served_name: str) -> StoredRoute | None:
-    row = (await connection.execute(sa.select(routes).where(routes.c.served_name == served_name))).one_or_none()
+    row = await one_or_none(connection, routes, routes.c.served_name == served_name)
     return None if row is None else _route_of(row)
 
 
@@ -327,11 +231,9 @@ async def _write_route(
         "retry_after_s": retry_after_s,
         "updated_at": utc_now(),
     }
-    if generation is not None and await _missing_generation(connection, generation):
+    if generation is not None and await one_or_none(connection, generations, generations.c.id == generation) is None:
         raise NotFound(f"There is no generation {generation!r} to route {served_name!r} to.")
     changed = await connection.execute(sa.update(routes).where(routes.c.served_name == served_name).values(**values))
     if changed.rowcount == 0:
-        known = await connection.execute(sa.select(deployments.c.name).where(deployments.c.name == deployment))
-        if known.one_or_none() is None:
-            raise NotFound(f"There is no deployment {deployment!r} to route {served_name!r} to.")
+        await _refuse_retired(connection, deployment)
         await connection.execute(sa.insert(routes).values(served_name=served_name, **values))

@@ -6,6 +6,7 @@ from typing import Self
 from standfast.registry.database import Database
 from standfast.registry.queries_access import AccessQueries
 from standfast.registry.queries_attempts import AttemptQueries
+from standfast.registry.queries_backends import BackendQueries
 from standfast.registry.queries_deployments import DeploymentQueries
 from standfast.registry.queries_evidence import EvidenceQueries
 from standfast.registry.queries_leases import LeaseQueries
@@ -13,7 +14,9 @@ from standfast.registry.queries_routes import RouteQueries
 from standfast.registry.schema import ensure_schema
 
 
-class Registry(DeploymentQueries, RouteQueries, LeaseQueries, AttemptQueries, EvidenceQueries, AccessQueries):
+class Registry(
+    DeploymentQueries, BackendQueries, RouteQueries, LeaseQueries, AttemptQueries, EvidenceQueries, AccessQueries
+):
     """What is: deployments, generations, backends, routes, leases, attempts, images, proofs, keys and gateways.
 
     Every method is one transaction, committed when it returns. One object may be used by many tasks of one event loop;

@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 
 class Keep(Enum):
@@ -39,20 +41,29 @@ async def insert_if_absent(connection: AsyncConnection, table: sa.Table, values:
     """Insert a row unless its primary key is there already, also when another process inserts it at this moment. True:
     inserted.
     """
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    statement = insert(table).values(**values).on_conflict_do_nothing(index_elements=list(table.primary_key.columns))
-    return (await connection.execute(statement)).rowcount > 0
+    statement = _insert(connection, table).values(**values)
+    ignoring = statement.on_conflict_do_nothing(index_elements=list(table.primary_key.columns))
+    return (await connection.execute(ignoring)).rowcount > 0
 
 
 async def upsert(
     connection: AsyncConnection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
     """Insert a row with the primary key ``key``, or set ``values`` on the one that is there."""
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    statement = insert(table).values(**key, **values)
-    await connection.execute(
-        statement.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=dict(values))
-    )
+    statement = _insert(connection, table).values(**key, **values)
+    replacing = statement.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=dict(values))
+    await connection.execute(replacing)
+
+
+def _insert(connection: AsyncConnection, table: sa.Table) -> "postgresql.Insert | sqlite.Insert":
+    # Each dialect costs tens of milliseconds to import: only the one in use is.
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)
 
 
 async def one_or_none(
