@@ -1,8 +1,8 @@
 """Plans: what a deployment resolves to, decided by pure functions.
 
-``check`` says what cannot be carried out, ``resolve`` makes a `Generation` of a deployment, ``bind`` completes one replica with the facts
-of the machines it runs on, ``diff`` compares two generations, ``plan_lines`` and ``plan_document`` show one. Nothing here
-touches the world.
+``check`` says what cannot be carried out, ``resolve`` makes a `Generation` of a deployment, ``bind`` completes one
+replica with the facts of the machines it runs on, ``difference`` compares two generations, ``plan_lines`` and
+``plan_document`` show one. Nothing here touches the world.
 """
 
 from importlib import import_module
@@ -11,19 +11,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from standfast.plans.binding import bind
     from standfast.plans.checks import check
+    from standfast.plans.diff import difference
     from standfast.plans.identity import generation_digest, is_intact
+    from standfast.plans.render import plan_document, plan_lines
     from standfast.plans.resolver import resolution_inputs, resolve
 
 _HOMES = {
     "bind": "binding",
     "check": "checks",
+    "difference": "diff",
     "generation_digest": "identity",
     "is_intact": "identity",
+    "plan_document": "render",
+    "plan_lines": "render",
     "resolution_inputs": "resolver",
     "resolve": "resolver",
 }
 
-__all__ = ["bind", "check", "generation_digest", "is_intact", "resolution_inputs", "resolve"]
+__all__ = [
+    "bind",
+    "check",
+    "difference",
+    "generation_digest",
+    "is_intact",
+    "plan_document",
+    "plan_lines",
+    "resolution_inputs",
+    "resolve",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,15 +1,16 @@
 """Turn a config's ``options`` and ``extra_args`` into tokens that the inspected engine will accept, or say why not.
 
-Every token is read the way the engine's parser would read it, so that what Standfast manages is found in any spelling, and what the image does
-not have is refused with the nearest option that it has.
+Every token is read the way the engine's parser would read it, so that what Standfast manages is found in any
+spelling, and what the image does not have is refused with the nearest option that it has.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from standfast.plans.options import Found, OptionList, arity, canonical, long_flag, misfit, negation
-from standfast.plans.ownership import owner_of
+from standfast.plans.ownership import Owned, owner_of
 from standfast.plans.records import OptionSpec, canonical_json
 from standfast.problems import Problem, redact
 
@@ -17,7 +18,8 @@ from standfast.problems import Problem, redact
 class ArgumentReader:
     """Reads the settings of one role against one option list, and collects every problem.
 
-    ``engine`` is how messages call the engine, such as ``vLLM 0.32.0 (image 9c1f04aa…)``; ``where`` is the path of the role's config.
+    ``engine`` is how messages call the engine, such as ``vLLM 0.32.0 (image 9c1f04aa…)``; ``where`` is the path of
+    the role's config.
     """
 
     def __init__(self, table: OptionList, *, engine: str, where: str) -> None:
@@ -27,9 +29,9 @@ class ArgumentReader:
         self.problems: list[Problem] = []
         self.used: set[str] = set()
         """The settings that were given, by destination."""
-        self._places: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+        self._places: dict[str, list[tuple[Found, str]]] = {}
 
-    # -- options ---------------------------------------------------------------------------------------------------------------
+    # -- options -------------------------------------------------------------------------------------------------------
 
     def options(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """The tokens of an ``options`` mapping, in the order of its keys."""
@@ -103,7 +105,7 @@ class ArgumentReader:
                 return []
         return [flag, *texts]
 
-    # -- extra arguments -------------------------------------------------------------------------------------------------------
+    # -- extra arguments -----------------------------------------------------------------------------------------------
 
     def arguments(self, tokens: Sequence[str]) -> tuple[str, ...]:
         """Check tokenized extra arguments; they are passed on as written."""
@@ -117,7 +119,7 @@ class ArgumentReader:
                     where,
                     f"{_shown(token)!r} belongs to no option.",
                     token,
-                    help="Write each option as '--flag', 'value' or '--flag=value'; the model is named by Model(source=...).",
+                    help="Write '--flag', 'value' or '--flag=value'; the model is named by Model(source=...).",
                 )
                 continue
             following: list[str] = []
@@ -136,7 +138,8 @@ class ArgumentReader:
             return len(following)
         found = matches[0]
         if len(matches) > 1:
-            # An ambiguous abbreviation is an error of the engine, but the managed meaning is the better answer when one is among them.
+            # An ambiguous abbreviation is an error of the engine, but the managed meaning is the better answer when
+            # one is among them.
             managed = next((match for match in matches if owner_of(match.spec, match.path) is not None), None)
             if managed is not None and all(match.spec is managed.spec for match in matches):
                 self._may_set(managed, where, first)
@@ -151,7 +154,9 @@ class ArgumentReader:
             return len(following)
         if not found.exact:
             full = ".".join((found.flag, *found.path))
-            self._refuse("abbreviated-option", where, f"{name} abbreviates {full}.", help="Write the flag in full.")
+            self._refuse(
+                "abbreviated-option", where, f"{found.written} abbreviates {full}.", help="Write the flag in full."
+            )
             return len(following)
         _, most = found.values
         if found.attached is not None:
@@ -172,22 +177,14 @@ class ArgumentReader:
             self._nested(found, values, where)
         return taken
 
-    # -- shared checks ---------------------------------------------------------------------------------------------------------
+    # -- shared checks -------------------------------------------------------------------------------------------------
 
     def _may_set(self, found: Found, where: str, value: Any) -> bool:
         """Whether a config may set the option here: not managed, no secret, not set before."""
         spec = found.spec
         given = value if found.attached is None else found.attached
         if (owned := owner_of(spec, found.path)) is not None:
-            spelled = ".".join((long_flag(spec), *found.path))
-            aka = "" if found.flag == long_flag(spec) else f" ({found.flag})"
-            self._refuse(
-                "managed-option",
-                where,
-                f"{spelled}{aka} decides {owned.meaning}, which Standfast manages.",
-                given,
-                help=_instead(owned.instead, given),
-            )
+            self._managed(owned, found, where, given)
             return False
         if any(redact(text) != text for text in _texts(given)):
             self._refuse(
@@ -199,19 +196,11 @@ class ArgumentReader:
                 "placeholder", where, "'@{' marks what Standfast fills in and cannot be part of a value.", given
             )
             return False
-        if isinstance(given, Mapping):
-            for path in _paths(given):
-                if (owned := owner_of(spec, path)) is not None:
-                    self._refuse(
-                        "managed-option",
-                        where,
-                        f"{'.'.join((long_flag(spec), *path))} decides {owned.meaning}, which Standfast manages.",
-                        help=_instead(owned.instead, None),
-                    )
-                    return False
+        if isinstance(given, Mapping) and not self._may_hold(found, given, where):
+            return False
         places = self._places.setdefault(spec.dest, [])
-        clash = next((place for path, place in places if _clash(path, found.path)), None)
-        places.append((found.path, where))
+        clash = next((place for other, place in places if _clash(other, found)), None)
+        places.append((found, where))
         if clash is not None and not spec.repeatable:
             self._refuse(
                 "duplicate-option",
@@ -224,22 +213,30 @@ class ArgumentReader:
         self.used.add(spec.dest)
         return True
 
+    def _may_hold(self, found: Found, value: Mapping[str, Any], where: str) -> bool:
+        """Whether a JSON setting carries no key that Standfast manages."""
+        for path in _paths(value):
+            if (owned := owner_of(found.spec, path)) is not None:
+                self._managed(owned, replace(found, path=path), where, None)
+                return False
+        return True
+
     def _nested(self, found: Found, values: list[str], where: str) -> None:
         """JSON text among the extra arguments may not carry a managed key either."""
         for text in values:
             try:
-                value = json.loads(text) if text.startswith("{") else None
+                value = json.loads(text) if text.lstrip().startswith("{") else None
             except ValueError:
                 continue
-            for path in _paths(value) if isinstance(value, Mapping) else ():
-                if (owned := owner_of(found.spec, path)) is not None:
-                    spelled = ".".join((long_flag(found.spec), *path))
-                    self._refuse(
-                        "managed-option",
-                        where,
-                        f"{spelled} decides {owned.meaning}, which Standfast manages.",
-                        help=_instead(owned.instead, None),
-                    )
+            if isinstance(value, Mapping):
+                self._may_hold(found, value, where)
+
+    def _managed(self, owned: Owned, found: Found, where: str, value: Any) -> None:
+        spelled = ".".join((long_flag(found.spec), *found.path))
+        plain = canonical(f"--{found.written.lstrip('-')}") in (spelled, long_flag(found.spec), negation(found.spec))
+        subject = spelled if plain else f"{found.written} is {spelled}, which"
+        message = f"{subject} decides {owned.meaning}, and Standfast manages that."
+        self._refuse("managed-option", where, message, value, help=_sentence(owned.advice(value)))
 
     def _values_fit(self, found: Found, flag: str, values: list[str], where: str, given: Any) -> bool:
         spec = found.spec
@@ -270,7 +267,7 @@ class ArgumentReader:
         if near is None:
             help = "Look the option up in the engine's documentation of this version."
         elif (owned := owner_of(near.spec)) is not None:
-            help = f"Nearest: {near.flag}, which Standfast manages; {_instead(owned.instead, value)}."
+            help = f"Nearest: {near.flag}, which Standfast manages: {owned.advice(value)}."
         else:
             help = f"Nearest: {near.flag}."
         self._refuse("unknown-option", where, f"{self.engine} has no option {_shown(flag)}.", help=help)
@@ -317,14 +314,16 @@ def _paths(value: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> list[tuple
     return found
 
 
-def _clash(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    shorter = min(len(path), len(other))
-    return path[:shorter] == other[:shorter]
+def _clash(one: Found, other: Found) -> bool:
+    # Dotted keys of one setting add up, but only under one spelling of the flag; under two, an engine takes the last.
+    if one.flag != other.flag:
+        return True
+    shorter = min(len(one.path), len(other.path))
+    return one.path[:shorter] == other.path[:shorter]
 
 
-def _instead(instead: str, value: Any) -> str:
-    plain = isinstance(value, int | str) and not isinstance(value, bool) and str(value).isdecimal()
-    return instead.format(value=value if plain else "...")
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _shown(token: str) -> str:

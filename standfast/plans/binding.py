@@ -20,8 +20,8 @@ _LAST_PORT = 65535
 def bind(plan: RolePlan, replica: int, facts: BindFacts) -> BoundReplica:
     """Fill in every placeholder of one replica. Pure; the result has its own digest.
 
-    Raises `ProblemsError` when the facts do not fit the plan: a rank missing or too many, other GPUs than claimed, ports or GPUs that two ranks
-    of one host would share.
+    Raises `ProblemsError` when the facts do not fit the plan: a rank missing or too many, other GPUs than claimed,
+    ports or GPUs that two ranks of one host would share.
     """
     if not 0 <= replica < len(plan.replicas):
         message = f"The plan has {len(plan.replicas)} replicas, and replica {replica} was asked for."

@@ -1,4 +1,6 @@
-"""What cannot be carried out, found from the config alone: no file is read, nothing is asked of an image or a machine."""
+"""What cannot be carried out, found from the config alone: no file is read, nothing is asked of an image or a
+machine.
+"""
 
 from collections.abc import Iterator
 from dataclasses import fields

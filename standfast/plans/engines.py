@@ -1,7 +1,7 @@
 """What the resolver asks of an engine: the command, the variables and the ports of every rank.
 
-An engine is one small strategy over engine-neutral records. It states the flags it uses, so that the resolver can hold them against the option
-list of the image like any others.
+An engine is one small strategy over engine-neutral records. It states the flags it uses, so that the resolver can
+hold them against the option list of the image like any others.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,9 @@ from standfast.spec import Inference
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One inference role, ready to be put into an engine's terms. ``used`` are the settings that the config makes, by destination."""
+    """One inference role, ready to be put into an engine's terms. ``used`` are the settings that the config makes, by
+    destination.
+    """
 
     inference: Inference
     served_name: str
@@ -27,7 +29,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How one rank is started: ``argv`` without the config's options, the engine's own variables, and the ports it claims."""
+    """How one rank is started: ``argv`` without the config's options, the engine's own variables, and the ports it
+    claims.
+    """
 
     argv: tuple[str, ...]
     environment: tuple[EnvironmentBinding, ...]

@@ -27,15 +27,17 @@ def merge(*layers: Iterable[EnvironmentBinding]) -> tuple[EnvironmentBinding, ..
 def environment_problems(
     environment: Iterable[EnvironmentBinding], *, where: str, image: bool = False
 ) -> Iterator[Problem]:
-    """What may not be bound: variables that Standfast manages, literal secrets, and text that looks like a placeholder."""
+    """What may not be bound: variables that Standfast manages, literal secrets, and text that looks like a
+    placeholder.
+    """
     for binding in environment:
         place = f"{where}[{binding.name!r}]"
         if (owned := owner_of_variable(binding.name, image=image)) is not None:
             yield Problem(
                 code="managed-variable",
                 where=place,
-                message=f"{binding.name} decides {owned.meaning}, which Standfast manages.",
-                help=owned.instead.format(value="..."),
+                message=f"{binding.name} decides {owned.meaning}, and Standfast manages that.",
+                help=f"{owned.advice()[:1].upper()}{owned.advice()[1:]}.",
             )
         elif binding.value is not None and (names_a_secret(binding.name) or redact(binding.value) != binding.value):
             yield Problem(

@@ -1,7 +1,7 @@
 """The digests that name plans and generations.
 
-They cover settings and explicit code releases, never the source tree, and depend on content alone: not on the order of keys, the process or the
-release of Python.
+They cover settings and explicit code releases, never the source tree, and depend on content alone: not on the order
+of keys, the process or the release of Python.
 """
 
 from typing import Any
@@ -22,9 +22,9 @@ def settings_of(deployment: Deployment) -> str:
 def inference_hash(plan: RolePlan, *, standoff_s: float, stagger_s: float) -> str:
     """What makes the processes of an inference role what they are.
 
-    Covered: the pinned model, the image and its option list, every rank's command, environment and claim, topology, readiness, start order and
-    shutdown, the code release. Not covered: how many replicas, how the endpoint treats requests, retries, validation. So scaling or changing a
-    queue limit reuses the running worker app.
+    Covered: the pinned model, the image and its option list, every rank's command, environment and claim, topology,
+    readiness, start order and shutdown, the code release. Not covered: how many replicas, how the endpoint treats
+    requests, retries, validation. So scaling or changing a queue limit reuses the running worker app.
     """
     return digest_of(
         {

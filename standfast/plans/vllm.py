@@ -1,7 +1,7 @@
 """vLLM's terms: ``vllm serve`` on one node.
 
-A rank is one ``vllm serve``, which starts its own workers. It listens on its HTTP port and opens further ports by scanning upward from
-``VLLM_PORT``, so a rank claims a span and ``VLLM_PORT`` is set inside it.
+A rank is one ``vllm serve``, which starts its own workers. It listens on its HTTP port and opens further ports by
+scanning upward from ``VLLM_PORT``, so a rank claims a span and ``VLLM_PORT`` is set inside it.
 """
 
 from collections.abc import Iterator
@@ -78,7 +78,8 @@ def _environment(request: Request) -> tuple[dict[str, str], list[Problem]]:
 
 
 def _kv_cache(request: Request, workers: int) -> tuple[int, list[Problem]]:
-    """GiB of KV cache per worker: a quarter of the memory over the workers, at least one; or what the config's environment says.
+    """GiB of KV cache per worker: a quarter of the memory over the workers, at least one; or what the config's
+    environment says.
 
     Source: vLLM reads ``VLLM_CPU_KVCACHE_SPACE`` as whole GiB, per worker.
     """
@@ -96,8 +97,8 @@ def _kv_cache(request: Request, workers: int) -> tuple[int, list[Problem]]:
     if memory >= needed:
         return kv_gib, []
     message = (
-        f"{memory / GIB:.1f} GiB cannot hold vLLM on the CPU: its processes take about {_PROCESSES_BYTES // GIB} GiB, and "
-        f"{kv_gib} GiB of KV cache for each of {workers} worker{'s' if workers > 1 else ''} come on top, besides the weights."
+        f"{memory / GIB:.1f} GiB cannot hold vLLM on the CPU: its processes take about {_PROCESSES_BYTES // GIB} GiB, "
+        f"and the KV cache {kv_gib} GiB for each of {workers} worker{'s' if workers > 1 else ''}, besides the weights."
     )
     help = f"Set Compute(memory='{-(-needed // GIB)}GiB') or more."
     return kv_gib, [Problem(code="memory-misfit", where=where, message=message, help=help)]
