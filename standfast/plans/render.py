@@ -33,14 +33,11 @@ def _lines(generation: Generation) -> Iterator[str]:
     retry, validation = generation.retry, generation.validation
     yield ""
     yield "policies"
-    yield _row(
-        "retry",
-        f"{retry.attempts} attempts per {_time(retry.window_s)}, after {_time(retry.initial_backoff_s)} and more",
-    )
+    backoff = f"{_time(retry.initial_backoff_s)} to {_time(retry.max_backoff_s)} apart"
+    yield _row("retry", f"{retry.attempts} attempts per {_time(retry.window_s)}, {backoff}")
     expected = "any text" if validation.expect is None else f"/{validation.expect}/"
-    yield _row(
-        "validation", f"{validation.prompt!r} must be answered with {expected} within {_time(validation.timeout_s)}"
-    )
+    limit = _time(validation.timeout_s)
+    yield _row("validation", f"{validation.prompt!r} must be answered with {expected} within {limit}")
 
 
 def _role(role: RolePlan) -> Iterator[str]:
@@ -51,7 +48,8 @@ def _role(role: RolePlan) -> Iterator[str]:
     if role.release:
         yield _row("release", role.release)
     yield ""
-    yield f"inference: {_count(len(role.replicas), 'replica')} of {_count(role.topology.nodes, 'node')}, {_division(role)}"
+    size = f"{_count(len(role.replicas), 'replica')} of {_count(role.topology.nodes, 'node')}"
+    yield f"inference: {size}, {_division(role)}"
     for group in _alike(role.replicas):
         yield from _group(role, group)
     yield ""
@@ -66,8 +64,8 @@ def _role(role: RolePlan) -> Iterator[str]:
     yield _row("overload", f"429 with Retry-After {_time(endpoint.retry_after_s)} beyond {limit}")
     yield _row(
         "ready",
-        f"{readiness.health_path}, the model listed, a token within {_time(readiness.generation_timeout_s)}; "
-        f"ranks joined within {_time(readiness.initialization_timeout_s)}, all within {_time(readiness.startup_timeout_s)}",
+        f"{readiness.health_path}, the model listed, a token within {_time(readiness.generation_timeout_s)}; ranks "
+        f"joined within {_time(readiness.initialization_timeout_s)}, all within {_time(readiness.startup_timeout_s)}",
     )
     yield _row("stop", f"TERM, then KILL after {_time(role.stop_grace_s)}")
 
@@ -75,9 +73,8 @@ def _role(role: RolePlan) -> Iterator[str]:
 def _group(role: RolePlan, group: list[ReplicaPlan]) -> Iterator[str]:
     first, last = group[0], group[-1]
     name = f"replica {first.index}" if first is last else f"replicas {first.index} to {last.index}"
-    start = (
-        "at once" if last.launch_delay_s == 0 else f"after {_several([_time(each.launch_delay_s) for each in group])}"
-    )
+    delays = [_time(replica.launch_delay_s) for replica in group]
+    start = "at once" if last.launch_delay_s == 0 else f"after {_several(delays)}"
     yield f"  {name}, started {start}"
     for rank in first.ranks:
         head = " (head)" if rank is first.head else ""
