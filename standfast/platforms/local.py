@@ -1,20 +1,57 @@
 """The local platform: launchers as detached processes of this host."""
 
+import asyncio
+import os
+import shutil
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from standfast.plans.records import BoundReplica
-from standfast.platforms.base import AttemptSummary, Launch, LaunchedAttempt, Observation, StopReport
+import structlog
+
+from standfast.plans.records import BoundReplica, canonical_json
+from standfast.platforms import processes
+from standfast.platforms.attempts import (
+    AttemptFiles,
+    RankState,
+    attempt_of,
+    create_json,
+    parse_state,
+    read_bytes,
+)
+from standfast.platforms.base import (
+    AttemptConflictError,
+    AttemptSummary,
+    Launch,
+    LaunchedAttempt,
+    LaunchedRank,
+    LaunchError,
+    MissingSecretError,
+    Observation,
+    RankObservation,
+    StopReport,
+)
+from standfast.platforms.logs import read_log
+from standfast.platforms.stopping import Stop
 
 #: How a launcher is started: isolated, so that neither the current directory nor PYTHON* variables choose its code.
 LAUNCHER = (sys.executable, "-I", "-m", "workers.launcher")
+
+#: What a launcher gets from this process's environment beside the secrets; engines get no more than that either.
+BASE_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+_START_TIMEOUT_S = 60.0
+_FACTS_TIMEOUT_S = 20.0
+_POLL_S = 0.05
+_log = structlog.get_logger(__name__)
 
 
 class LocalPlatform:
     """Launchers as detached processes of this host, found again by attempt name after any restart.
 
     ``root`` is `standfast.home.Home.attempts`; ``environment`` (default: this process's) is where secrets are read.
+    Nothing is kept in memory but what observations were last, so any number of these may serve one root.
     """
 
     def __init__(
@@ -27,33 +64,239 @@ class LocalPlatform:
         launcher: tuple[str, ...] = LAUNCHER,
     ) -> None:
         self.root = root
+        self._host = host
+        self._address = address
+        self._environment = os.environ if environment is None else environment
+        self._launcher = launcher
+        self._boot = processes.boot_id()
+        self._launches: dict[str, Launch] = {}
+        self._seen: dict[tuple[str, int], _Seen] = {}
+
+    # -- launch --------------------------------------------------------------------------------------------------
 
     async def launch(self, launch: Launch) -> LaunchedAttempt:
         """See `standfast.platforms.base.Platform.launch`."""
-        raise NotImplementedError
+        files = AttemptFiles(self.root, launch.attempt)
+        await asyncio.to_thread(self._claim_name, files, launch)
+        standings = {rank: await asyncio.to_thread(self._standing, files, rank) for rank in launch.ranks}
+        if "finished" in standings.values() or await asyncio.to_thread(files.stop.exists):
+            return await asyncio.to_thread(self._describe, files, launch, "finished")
+        missing = [rank for rank, standing in standings.items() if standing == "absent"]
+        if missing:
+            environment = self._launcher_environment(launch.secrets)
+            await asyncio.gather(*(self._start_launcher(files, rank, environment) for rank in missing))
+        deadline = time.monotonic() + _FACTS_TIMEOUT_S
+        while True:
+            launched = await asyncio.to_thread(self._describe, files, launch, "started" if missing else "adopted")
+            if len(launched.ranks) == len(launch.ranks):
+                _log.info("launched", attempt=launch.attempt, outcome=launched.outcome)
+                return launched
+            if await asyncio.to_thread(files.stop.exists):
+                return await asyncio.to_thread(self._describe, files, launch, "finished")
+            if time.monotonic() >= deadline:
+                raise LaunchError(f"a launcher of {launch.attempt} did not report within {_FACTS_TIMEOUT_S:.0f} s")
+            await asyncio.sleep(_POLL_S)
+
+    def _claim_name(self, files: AttemptFiles, launch: Launch) -> None:
+        """Write down what is launched under the name. A stop that comes later finds it."""
+        held = create_json(files.launch, launch.model_dump(mode="json"))
+        if held != canonical_json(launch.model_dump(mode="json")):
+            raise AttemptConflictError(
+                f"attempt {launch.attempt} was launched before with other ranks, ports or secrets"
+            )
+
+    def _standing(self, files: AttemptFiles, rank: int) -> str:
+        state = files.read_state(rank)
+        if state is None or state.phase == "waiting":
+            alive = state is not None and self._launcher_alive(state)
+            return "live" if alive else "absent"
+        # An engine may have run: whether it ended or its launcher was lost, this name is used up.
+        return "live" if state.phase != "ended" and self._launcher_alive(state) else "finished"
+
+    def _describe(self, files: AttemptFiles, launch: Launch, outcome: str) -> LaunchedAttempt:
+        ranks: list[LaunchedRank] = []
+        for rank in launch.ranks:
+            facts = files.read_facts(rank)
+            # Facts of a launcher that died while it waited stay until the next one writes its own.
+            if facts is not None and (outcome == "finished" or processes.is_alive(facts.pid, facts.start_ticks)):
+                ranks.append(facts)
+        return LaunchedAttempt.model_validate(
+            {"attempt": launch.attempt, "directory": files.directory, "outcome": outcome, "ranks": tuple(ranks)}
+        )
+
+    def _launcher_environment(self, secrets: tuple[str, ...]) -> dict[str, str]:
+        for name in secrets:
+            if name not in self._environment:
+                raise MissingSecretError(name)
+        names = {*BASE_VARIABLES, *secrets}
+        return {name: self._environment[name] for name in sorted(names) if name in self._environment}
+
+    async def _start_launcher(self, files: AttemptFiles, rank: int, environment: Mapping[str, str]) -> None:
+        arguments = (str(files.directory), "--rank", str(rank), "--host", self._host, "--address", self._address)
+        process = await asyncio.create_subprocess_exec(
+            *self._launcher,
+            *arguments,
+            "--detach",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                _, errors = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            raise LaunchError(f"the launcher of rank {rank} of {files.attempt} did not start in time") from None
+        if process.returncode:
+            lines = errors.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+            raise LaunchError(f"the launcher of rank {rank} of {files.attempt} did not start: {lines[-1]}")
 
     async def start(
         self, attempt: str, bound: BoundReplica, *, stop_grace_s: float, working_directory: Path | None = None
     ) -> None:
         """See `standfast.platforms.base.Platform.start`."""
-        raise NotImplementedError
+        files = AttemptFiles(self.root, attempt)
+        if bound.attempt != attempt:
+            raise AttemptConflictError(f"the commands of {bound.attempt} cannot start attempt {attempt}")
+        value = {
+            "schema_version": 1,
+            "attempt": attempt,
+            "digest": bound.digest,
+            "ranks": {
+                str(rank.rank): {
+                    "argv": list(rank.argv),
+                    "environment": dict(rank.environment),
+                    "secrets": dict(rank.secrets),
+                    "working_directory": None if working_directory is None else str(working_directory),
+                    "stop_grace_s": stop_grace_s,
+                }
+                for rank in bound.ranks
+            },
+        }
+        held = await asyncio.to_thread(create_json, files.bound, value)
+        if held != canonical_json(value):
+            raise AttemptConflictError(f"attempt {attempt} was started before with another command")
+
+    # -- observe -------------------------------------------------------------------------------------------------
 
     async def observe(self, attempt: str) -> Observation:
         """See `standfast.platforms.base.Platform.observe`."""
-        raise NotImplementedError
+        return await asyncio.to_thread(self._observe, attempt)
+
+    def _observe(self, attempt: str) -> Observation:
+        files = AttemptFiles(self.root, attempt)
+        launch = self._launch_of(files)
+        ranks = launch.ranks if launch is not None else ()
+        return Observation(attempt=attempt, ranks=tuple(self._observe_rank(files, rank) for rank in ranks))
+
+    def _launch_of(self, files: AttemptFiles) -> Launch | None:
+        launch = self._launches.get(files.attempt)
+        if launch is None:
+            text = read_bytes(files.launch)
+            if text is None:
+                return None
+            launch = self._launches[files.attempt] = Launch.model_validate_json(text)
+        return launch
+
+    def _observe_rank(self, files: AttemptFiles, rank: int) -> RankObservation:
+        key = (files.attempt, rank)
+        seen = _look(files.state(rank), self._seen.get(key))
+        if seen is None:
+            return RankObservation(rank=rank, phase="absent", launcher_alive=False, beat_age_s=None)
+        self._seen[key] = seen
+        state = seen.state
+        return RankObservation(
+            rank=rank,
+            phase=state.phase,
+            launcher_alive=self._launcher_alive(state),
+            beat_age_s=seen.age_s,
+            processes=state.processes,
+            exit=state.exit,
+            tail=state.tail,
+            log_dropped_bytes=state.log.dropped_bytes,
+            log_error=state.log.error,
+        )
+
+    def _launcher_alive(self, state: RankState) -> bool:
+        return state.boot_id == self._boot and processes.is_alive(state.launcher_pid, state.launcher_start_ticks)
+
+    # -- stop ----------------------------------------------------------------------------------------------------
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> StopReport:
         """See `standfast.platforms.base.Platform.stop`."""
-        raise NotImplementedError
+        files = AttemptFiles(self.root, attempt)
+        report = await Stop(files, self._boot, reason=reason, grace_s=grace_s).carry_out()
+        self._forget(attempt)
+        _log.info("stopped", attempt=attempt, outcome=report.outcome, open_ports=report.open_ports)
+        return report
+
+    def _forget(self, attempt: str) -> None:
+        self._launches.pop(attempt, None)
+        for key in [key for key in self._seen if key[0] == attempt]:
+            del self._seen[key]
+
+    # -- what is left --------------------------------------------------------------------------------------------
 
     def read_log(self, attempt: str, rank: int, offset: int, limit: int = 1 << 20) -> tuple[bytes, int]:
         """See `standfast.platforms.base.Platform.read_log`."""
-        raise NotImplementedError
+        return read_log(AttemptFiles(self.root, attempt).log(rank), offset, limit)
 
     async def list_attempts(self) -> tuple[AttemptSummary, ...]:
         """See `standfast.platforms.base.Platform.list_attempts`."""
-        raise NotImplementedError
+        return await asyncio.to_thread(self._list_attempts)
+
+    def _list_attempts(self) -> tuple[AttemptSummary, ...]:
+        if not self.root.is_dir():
+            return ()
+        directories = sorted(entry for entry in self.root.iterdir() if entry.is_dir() and entry.name[0] != ".")
+        return tuple(self._summary(attempt_of(directory)) for directory in directories)
+
+    def _summary(self, attempt: str) -> AttemptSummary:
+        observation = self._observe(attempt)
+        return AttemptSummary(
+            attempt=attempt,
+            directory=AttemptFiles(self.root, attempt).directory,
+            phase=observation.phase,
+            launcher_alive=observation.launcher_alive,
+        )
 
     async def remove(self, attempt: str) -> None:
         """See `standfast.platforms.base.Platform.remove`."""
-        raise NotImplementedError
+        files = AttemptFiles(self.root, attempt)
+        observation = await self.observe(attempt)
+        if observation.ranks and observation.phase != "ended":
+            raise AttemptConflictError(f"attempt {attempt} has not ended ({observation.phase}): stop it first")
+        self._forget(attempt)
+        await asyncio.to_thread(shutil.rmtree, files.directory, ignore_errors=True)
+
+
+class _Seen:
+    """The last look at a state file. The beat's age is counted by this process's clock as far as it watched, so that a
+    step of the host's clock does not make a live launcher look stuck.
+    """
+
+    __slots__ = ("age_s", "at", "signature", "state")
+
+    def __init__(self, signature: tuple[int, int, int], state: RankState, age_s: float, at: float) -> None:
+        self.signature = signature
+        self.state = state
+        self.age_s = age_s
+        self.at = at
+
+
+def _look(path: Path, before: _Seen | None) -> _Seen | None:
+    try:
+        status = path.stat()
+        signature = (status.st_ino, status.st_mtime_ns, status.st_size)
+        now = time.monotonic()
+        if before is not None and before.signature == signature:
+            return _Seen(signature, before.state, before.age_s + now - before.at, now)
+        state = parse_state(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    if state is None:
+        return before
+    # Where a full disk keeps a launcher from writing its state, it still sets the file's time.
+    age_s = max(0.0, time.time() - max(state.beat, status.st_mtime))
+    return _Seen(signature, state, age_s if before is None else min(age_s, now - before.at), now)

@@ -4,14 +4,15 @@ connections.
 
 import errno
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
-#: Ports per span; spans are aligned to it, so that two leases never overlap in part.
+#: Ports per slot, as the registry hands them out; spans are aligned to it, so that two leases never overlap in part.
 SPAN = 32
 FIRST_BASE = 20000
-LAST_BASE = 29984
+LAST_BASE = 29952
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 #: The answers of the kernel that mean "somebody has it"; others mean that IPv6 is switched off.
@@ -56,6 +57,17 @@ def is_free(port: int) -> bool:
 def span_is_free(base: int, count: int = SPAN) -> bool:
     """Whether all ``count`` ports from ``base`` are free."""
     return all(is_free(port) for port in range(base, base + count))
+
+
+def span_filter(ephemeral_low: int | None = None) -> Callable[[int, int], bool]:
+    """What decides whether a span may be handed out: all of it free, and below the ephemeral range where that can be."""
+    allowed = frozenset(span_bases(ephemeral_low))
+
+    def usable(base: int, count: int) -> bool:
+        slots = range(base - (base - FIRST_BASE) % SPAN, base + count, SPAN)
+        return allowed.issuperset(slots) and span_is_free(base, count)
+
+    return usable
 
 
 def _can_listen(family: socket.AddressFamily, address: str, port: int) -> bool:

@@ -110,8 +110,8 @@ class StateFile:
 
     def write(self, state: dict[str, Any]) -> bool:
         """Replace the state; False if nothing but the file's time could be brought up to date."""
+        self._keep_spare()
         try:
-            self._keep_spare()
             replace_file(self._path, encode(state))
             self._live_is_spare = False
             return True
@@ -127,10 +127,12 @@ class StateFile:
 
     def _keep_spare(self) -> None:
         """Give the live file a spare name again if it is one of the spare files."""
-        free = [name for name in self._names if not name.exists()]
-        if self._live_is_spare and free:
+        if not self._live_is_spare:
+            return
+        for name in self._names:
             with contextlib.suppress(OSError):
-                os.link(self._path, free[0])
+                os.link(self._path, name)
+                return
 
     def _write_into_spare(self, data: bytes) -> None:
         live = self._path.stat().st_ino if self._path.exists() else -1
