@@ -60,7 +60,7 @@ class _Facts(_Reported):
 
 
 class AttemptFiles:
-    """The files of one attempt under the directory of all attempts. Raises ValueError for a name that is no attempt's."""
+    """The files of one attempt, under the directory of all attempts. Raises ValueError for an unusable name."""
 
     def __init__(self, root: Path, attempt: str) -> None:
         if not _NAME.fullmatch(attempt) or len(attempt) > _LONGEST_NAME:
@@ -94,7 +94,7 @@ class AttemptFiles:
         )
 
     def read_state(self, rank: int) -> RankState | None:
-        """The last report of ``rank``; None before the first. A file cut short by a crash of the host counts as none."""
+        """The last report of ``rank``, or None. A file cut short by a crash of the host counts as none."""
         text = read_bytes(self.state(rank))
         return None if text is None else parse_state(text)
 

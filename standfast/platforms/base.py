@@ -40,6 +40,9 @@ class LaunchedRank(Record):
     start_ticks: int
 
 
+Outcome = Literal["started", "adopted", "finished"]
+
+
 class LaunchedAttempt(Record):
     """What a launch found or made.
 
@@ -50,7 +53,7 @@ class LaunchedAttempt(Record):
 
     attempt: str
     directory: Path
-    outcome: Literal["started", "adopted", "finished"]
+    outcome: Outcome
     ranks: tuple[LaunchedRank, ...]
 
     @property

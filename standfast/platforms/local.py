@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import structlog
 
@@ -25,10 +26,10 @@ from standfast.platforms.base import (
     AttemptSummary,
     Launch,
     LaunchedAttempt,
-    LaunchedRank,
     LaunchError,
     MissingSecretError,
     Observation,
+    Outcome,
     RankObservation,
     StopReport,
 )
@@ -44,6 +45,7 @@ BASE_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TM
 _START_TIMEOUT_S = 60.0
 _FACTS_TIMEOUT_S = 20.0
 _POLL_S = 0.05
+_Standing = Literal["absent", "live", "finished"]
 _log = structlog.get_logger(__name__)
 
 
@@ -78,21 +80,20 @@ class LocalPlatform:
         """See `standfast.platforms.base.Platform.launch`."""
         files = AttemptFiles(self.root, launch.attempt)
         await asyncio.to_thread(self._claim_name, files, launch)
-        standings = {rank: await asyncio.to_thread(self._standing, files, rank) for rank in launch.ranks}
-        if "finished" in standings.values() or await asyncio.to_thread(files.stop.exists):
-            return await asyncio.to_thread(self._describe, files, launch, "finished")
+        standings = await asyncio.to_thread(self._standings, files, launch)
         missing = [rank for rank, standing in standings.items() if standing == "absent"]
-        if missing:
+        if missing and "finished" not in standings.values():
             environment = self._launcher_environment(launch.secrets)
             await asyncio.gather(*(self._start_launcher(files, rank, environment) for rank in missing))
         deadline = time.monotonic() + _FACTS_TIMEOUT_S
         while True:
-            launched = await asyncio.to_thread(self._describe, files, launch, "started" if missing else "adopted")
-            if len(launched.ranks) == len(launch.ranks):
-                _log.info("launched", attempt=launch.attempt, outcome=launched.outcome)
-                return launched
-            if await asyncio.to_thread(files.stop.exists):
+            standings = await asyncio.to_thread(self._standings, files, launch)
+            if "finished" in standings.values():
                 return await asyncio.to_thread(self._describe, files, launch, "finished")
+            if "absent" not in standings.values():
+                outcome: Outcome = "started" if missing else "adopted"
+                _log.info("launched", attempt=launch.attempt, outcome=outcome)
+                return await asyncio.to_thread(self._describe, files, launch, outcome)
             if time.monotonic() >= deadline:
                 raise LaunchError(f"a launcher of {launch.attempt} did not report within {_FACTS_TIMEOUT_S:.0f} s")
             await asyncio.sleep(_POLL_S)
@@ -105,23 +106,25 @@ class LocalPlatform:
                 f"attempt {launch.attempt} was launched before with other ranks, ports or secrets"
             )
 
-    def _standing(self, files: AttemptFiles, rank: int) -> str:
+    def _standings(self, files: AttemptFiles, launch: Launch) -> dict[int, _Standing]:
+        # A request to stop uses the name up, whether or not a launcher has seen it yet.
+        stopped = files.stop.exists()
+        return {rank: "finished" if stopped else self._standing(files, rank) for rank in launch.ranks}
+
+    def _standing(self, files: AttemptFiles, rank: int) -> _Standing:
         state = files.read_state(rank)
         if state is None or state.phase == "waiting":
-            alive = state is not None and self._launcher_alive(state)
-            return "live" if alive else "absent"
+            return "live" if state is not None and self._launcher_alive(state) else "absent"
         # An engine may have run: whether it ended or its launcher was lost, this name is used up.
         return "live" if state.phase != "ended" and self._launcher_alive(state) else "finished"
 
-    def _describe(self, files: AttemptFiles, launch: Launch, outcome: str) -> LaunchedAttempt:
-        ranks: list[LaunchedRank] = []
-        for rank in launch.ranks:
-            facts = files.read_facts(rank)
-            # Facts of a launcher that died while it waited stay until the next one writes its own.
-            if facts is not None and (outcome == "finished" or processes.is_alive(facts.pid, facts.start_ticks)):
-                ranks.append(facts)
-        return LaunchedAttempt.model_validate(
-            {"attempt": launch.attempt, "directory": files.directory, "outcome": outcome, "ranks": tuple(ranks)}
+    def _describe(self, files: AttemptFiles, launch: Launch, outcome: Outcome) -> LaunchedAttempt:
+        facts = [files.read_facts(rank) for rank in launch.ranks]
+        return LaunchedAttempt(
+            attempt=launch.attempt,
+            directory=files.directory,
+            outcome=outcome,
+            ranks=tuple(rank for rank in facts if rank is not None),
         )
 
     def _launcher_environment(self, secrets: tuple[str, ...]) -> dict[str, str]:

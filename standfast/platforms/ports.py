@@ -60,7 +60,7 @@ def span_is_free(base: int, count: int = SPAN) -> bool:
 
 
 def span_filter(ephemeral_low: int | None = None) -> Callable[[int, int], bool]:
-    """What decides whether a span may be handed out: all of it free, and below the ephemeral range where that can be."""
+    """Decides whether a span may be handed out: all of it free, and below the ephemeral range if possible."""
     allowed = frozenset(span_bases(ephemeral_low))
 
     def usable(base: int, count: int) -> bool:

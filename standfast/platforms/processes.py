@@ -104,7 +104,7 @@ class Leftovers:
             found |= children
 
     def end(self, patience_s: float) -> tuple[tuple[ProcessRef, ...], tuple[ProcessRef, ...]]:
-        """Kill them until none is left, for at most ``patience_s``. Returns those killed and those still there. Blocks."""
+        """Kill them until none is left or ``patience_s`` is over. Returns those killed and those left. Blocks."""
         deadline = time.monotonic() + patience_s
         killed: dict[int, ProcessRef] = {}
         empty_looks = 0

@@ -48,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _detach(live: Callable[[Callable[[], None]], None], log: Path) -> int:
-    """Run ``live`` in a process without terminal, parent or shared session; return when it reports that it has started.
-    """
+    """Run ``live`` in a process without terminal, parent or shared session; return when it reports that it has started."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:

@@ -67,8 +67,9 @@ class Census:
     The launcher is the subreaper of its descendants, so that those who left the session stay descendants.
     """
 
-    def __init__(self, session: int, launcher: int | None = None) -> None:
+    def __init__(self, session: int, leader_ticks: int | None = None, launcher: int | None = None) -> None:
         self._session = session
+        self._leader_ticks = leader_ticks
         self._launcher = os.getpid() if launcher is None else launcher
         self._others: set[int] = set()
         self._ours: dict[int, int] = {}
@@ -90,6 +91,9 @@ class Census:
 
     def _select(self, candidates: list[Process]) -> dict[int, Process]:
         family = {self._launcher}
+        # Once a session is empty its number may be given to somebody else's.
+        leader = next((process for process in candidates if process.pid == self._session), None)
+        taken = leader is not None and self._leader_ticks is not None and leader.start_ticks != self._leader_ticks
         ours: dict[int, Process] = {}
         while True:
             found = [
@@ -97,7 +101,7 @@ class Census:
                 for process in candidates
                 if process.pid not in ours
                 and (
-                    process.session == self._session
+                    (process.session == self._session and not taken)
                     or process.parent in family
                     or self._ours.get(process.pid) == process.start_ticks
                 )
@@ -109,8 +113,7 @@ class Census:
 
 
 def find_marked(attempt: str, rank: int) -> list[Process]:
-    """The live processes whose environment names this attempt and rank (or this attempt and no rank), except this one.
-    """
+    """The live processes whose environment names this attempt and rank (or this attempt and no rank), except this one."""
     mark = f"{ATTEMPT_VARIABLE}={attempt}".encode()
     rank_prefix = f"{RANK_VARIABLE}=".encode()
     wanted = rank_prefix + str(rank).encode()

@@ -153,7 +153,7 @@ class Supervisor:
         self._engine_pid = process.pid
         born = read_process(process.pid)
         self._engine_ticks = born.start_ticks if born is not None else None
-        self._census = Census(process.pid)
+        self._census = Census(process.pid, self._engine_ticks)
         # The supervisor reaps all children itself; told so, Popen does not try.
         process.returncode = 0
         self._beat()
@@ -213,7 +213,7 @@ class Supervisor:
         if previous.get("boot_id") == self._boot and isinstance(previous.get("pid"), int):
             self._engine_pid = previous["pid"]
             self._engine_ticks = previous.get("start_ticks")
-            self._census = Census(previous["pid"])
+            self._census = Census(previous["pid"], self._engine_ticks)
         for line in previous.get("tail", ()):
             self._tail.feed(f"{line}\n".encode())
         self._say("the launcher of this rank was lost; what it left is ended")
