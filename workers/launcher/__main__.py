@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _detach(live: Callable[[Callable[[], None]], None], log: Path) -> int:
-    """Run ``live`` in a process without terminal, parent or shared session; return when it reports that it has started."""
+    """Run ``live`` in a process without terminal, parent or shared session; return when it has reported."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:
@@ -66,7 +66,6 @@ def _detach(live: Callable[[Callable[[], None]], None], log: Path) -> int:
     code = 1
     try:
         os.close(reading)
-        _redirect(log)
         reported = False
 
         def started() -> None:
@@ -76,13 +75,14 @@ def _detach(live: Callable[[Callable[[], None]], None], log: Path) -> int:
             os.close(writing)
 
         try:
+            _redirect(log)
             live(started)
             code = 0
         except BaseException:
             text = traceback.format_exc()
-            sys.stderr.write(text)
             if not reported:
                 os.write(writing, text.encode("utf-8", "replace"))
+            sys.stderr.write(text)
     finally:
         os._exit(code)
 

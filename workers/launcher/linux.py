@@ -28,7 +28,7 @@ def name_process(name: str) -> None:
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """What a forked child runs before its exec so that the kernel kills it when ``parent`` dies, however that happens."""
+    """What a forked child runs before its exec so that the kernel kills it when ``parent`` dies, in any way."""
 
     def prepare() -> None:
         _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))

@@ -113,7 +113,7 @@ class Census:
 
 
 def find_marked(attempt: str, rank: int) -> list[Process]:
-    """The live processes whose environment names this attempt and rank (or this attempt and no rank), except this one."""
+    """The live processes whose environment names this attempt and this rank or none, except this one."""
     mark = f"{ATTEMPT_VARIABLE}={attempt}".encode()
     rank_prefix = f"{RANK_VARIABLE}=".encode()
     wanted = rank_prefix + str(rank).encode()

@@ -72,7 +72,7 @@ def encode(value: dict[str, Any]) -> bytes:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write ``path`` in one step: readers see the old content or the new one. Raises OSError and leaves nothing behind."""
+    """Write ``path`` in one step: readers see the old content or the new. Raises OSError, leaving nothing behind."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)
