@@ -62,7 +62,7 @@ _OPTIONS = (
     Owned("pipeline parallelism", "pipeline-parallel-size pp-size", "set Parallelism(pipeline={value})"),
     Owned(
         "data parallelism",
-        "data-parallel-* dp dp-* enable-dp-* moe-dp-size load-balance-method api-server-count",
+        "data-parallel-* dp dp-* enable-dp-* moe-dp-size load-balance-method",
         "set Parallelism(data={value})",
     ),
     Owned(
@@ -79,7 +79,7 @@ _OPTIONS = (
     Owned("the number of nodes", "nnodes", "set Compute(nodes={value})"),
     Owned(
         "the place of a rank",
-        "node-rank headless device device-ids base-gpu-id gpu-id-step numa-* moe-dense-tp-size",
+        "node-rank headless device device-ids base-gpu-id gpu-id-step moe-dense-tp-size",
         "leave it out, since the plan places ranks and GPUs",
     ),
     Owned("the rendezvous", "master-* dist-init-addr nccl-init-addr", "leave it out, since the plan sets it"),
@@ -96,7 +96,7 @@ _OPTIONS = (
     ),
     Owned(
         "workers and executors",
-        "distributed-executor-backend worker-cls worker-extension-cls scheduler-cls ray-* custom-*-cls",
+        "distributed-executor-backend worker-cls worker-extension-cls scheduler-cls ray-* api-server-count",
         "leave it out, since the plan decides which processes run",
     ),
     Owned(

@@ -108,6 +108,14 @@ def _input_problems(deployment: Deployment, inference: Inference, inputs: Resolu
             message=f"The pinned model is {inputs.model.id}, and the deployment names {deployment.model.id}.",
             help="Pin the model that the deployment names.",
         )
+    wanted = inference.image.name if isinstance(inference.image, Image) else inference.image
+    if wanted is not None and inputs.image_name != wanted:
+        yield Problem(
+            code="input-mismatch",
+            where=f"{_WHERE}.image",
+            message=f"The inspected image is {inputs.image_name}, and the role names {wanted}.",
+            help="Inspect the image that the role names.",
+        )
     if inputs.accelerator is not None and not isinstance(inference.image, Image):
         yield from image_accelerator(inference, inputs.accelerator, inputs.image_name)
 

