@@ -7,3 +7,6 @@ from workflows.validate import ValidateWorkflow
 
 ALL = (DeployWorkflow, RetryWorkflow, ValidateWorkflow, DeprecateWorkflow)
 """Every workflow type that a control worker serves."""
+
+PASSED_THROUGH = ("standfast", "workflows", "pydantic", "pydantic_core", "annotated_types", "structlog")
+"""Modules that workflow code imports as they are: records and pure functions, loaded once and not once per workflow."""

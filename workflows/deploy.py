@@ -158,24 +158,10 @@ class DeployWorkflow:
         failure ends the deploy.
         """
         self._begin("ready")
-        wanted = range(generation.replicas)
-        await workflow.wait_condition(
-            lambda: (
-                all(self._state_of(r) == "ready" for r in wanted)
-                or any(self._state_of(r) in ("failed", "stopped") for r in wanted)
-            )
-        )
-        for replica in wanted:
-            status = self._replicas.get(replica)
-            if status is not None and status.state in ("failed", "stopped"):
-                raise error_of(
-                    status.failure
-                    or c.Failure(
-                        kind="interrupted",
-                        code="replica-stopped",
-                        message=f"Replica {replica} was stopped: {status.detail or 'no reason given'}.",
-                    )
-                )
+        await workflow.wait_condition(lambda: self._all_ready(generation) or self._down(generation) is not None)
+        down = self._down(generation)
+        if down is not None:
+            raise error_of(down)
         self._finish("ready")
 
     async def _validate(self, generation: c.GenerationRef) -> c.ProofReport:
@@ -183,7 +169,7 @@ class DeployWorkflow:
         self._begin("validate")
         attributes.set_phase("validating")
         await self._set_phase(generation, "validating")
-        report: c.ProofReport = await workflow.execute_child_workflow(
+        proof = await workflow.start_child_workflow(
             c.VALIDATE,
             c.ValidateInput(
                 generation=generation.id,
@@ -198,6 +184,13 @@ class DeployWorkflow:
             result_type=c.ProofReport,
             static_summary=f"Prove {generation.id}",
         )
+        # The probes wait for a replica that restarts, but not for one that is down for good.
+        await workflow.wait_condition(lambda: proof.done() or self._down(generation) is not None)
+        down = self._down(generation)
+        if down is not None and not proof.done():
+            proof.cancel()
+            raise error_of(down)
+        report: c.ProofReport = await proof
         if not report.passed:
             failed = next(probe for probe in report.probes if not probe.passed)
             raise error_of(
@@ -205,7 +198,7 @@ class DeployWorkflow:
                     kind="permanent",
                     code="proof-failed",
                     message=f"The {failed.probe} probe of replica {failed.replica} failed: {failed.message}",
-                    help="The model runs but does not answer as Deployment.validation asks; the traffic stays where it was.",
+                    help="The model does not answer as Deployment.validation asks; the traffic stays where it was.",
                     evidence=(f"asked: {failed.request}", f"got: {failed.response}"),
                 )
             )
@@ -327,9 +320,20 @@ class DeployWorkflow:
 
     # -- progress
 
-    def _state_of(self, replica: int) -> str | None:
-        status = self._replicas.get(replica)
-        return status.state if status is not None else None
+    def _all_ready(self, generation: c.GenerationRef) -> bool:
+        states = [self._replicas[index].state for index in range(generation.replicas) if index in self._replicas]
+        return len(states) == generation.replicas and all(state == "ready" for state in states)
+
+    def _down(self, generation: c.GenerationRef) -> c.Failure | None:
+        """Why a replica will not come up by itself, or None."""
+        for status in self._replicas.values():
+            if status.generation == generation.id and status.state in ("failed", "stopped"):
+                return status.failure or c.Failure(
+                    kind="interrupted",
+                    code="replica-stopped",
+                    message=f"Replica {status.replica} was stopped: {status.detail or 'no reason given'}.",
+                )
+        return None
 
     def _begin(self, name: str, detail: str = "") -> None:
         self._mark(name, state="running", detail=detail, started_at=workflow.time())

@@ -31,7 +31,7 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(
             kind="transient",
             code="step-timed-out",
-            message=f"{_step(error)} did not finish in time ({cause.type.name.lower().replace('_', ' ') if cause.type else 'timeout'}).",
+            message=f"{_step(error)} did not finish in time.",
             help="Is a control worker running? `standfast doctor` tells.",
         )
     return Failure(kind="transient", code="unexpected", message=str(cause) or type(cause).__name__)

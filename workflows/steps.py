@@ -1,7 +1,8 @@
 """The activities that workflows call, each with its time limits and retries in one place.
 
-A workflow says ``await STEP.run(argument, summary="...")``; how long that may take, how it is retried and how a dead worker is noticed is said
-here and nowhere else. Activity types are distinct per step, since a replay compares types and not arguments.
+A workflow says ``await STEP.run(argument, summary="...")``; how long that may take, how it is retried and how a dead
+worker is noticed is said here and nowhere else. Activity types are distinct per step, since a replay compares types and
+not arguments.
 """
 
 from dataclasses import dataclass
@@ -36,9 +37,11 @@ class Step(Generic[_In, _Out]):
     initial_interval: timedelta = timedelta(seconds=1)
     maximum_interval: timedelta = timedelta(seconds=30)
     maximum_attempts: int = 0
+    only_looks: bool = False
+    """Owns nothing: a cancellation need not wait for it, it ends by itself soon after."""
 
     def start(self, argument: _In, *, summary: str, queue: str | None = None) -> workflow.ActivityHandle[_Out]:
-        """Schedule the activity and return at once; cancelling the handle waits for the activity's own clean-up."""
+        """Schedule the activity and return at once."""
         return workflow.start_activity(
             self.name,
             argument,
@@ -53,7 +56,11 @@ class Step(Generic[_In, _Out]):
                 maximum_attempts=self.maximum_attempts,
                 non_retryable_error_types=["PayloadsTooLarge"],
             ),
-            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            cancellation_type=(
+                workflow.ActivityCancellationType.TRY_CANCEL
+                if self.only_looks
+                else workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+            ),
             summary=summary,
         )
 
@@ -131,6 +138,7 @@ AWAIT_READY = Step(
     schedule_to_close=_DAY,
     heartbeat=10 * _SECOND,
     maximum_interval=5 * _SECOND,
+    only_looks=True,
 )
 PUBLISH_BACKEND = Step(
     name="publish_backend",
@@ -147,6 +155,7 @@ WATCH_ATTEMPT = Step(
     schedule_to_close=30 * _DAY,
     heartbeat=10 * _SECOND,
     maximum_interval=5 * _SECOND,
+    only_looks=True,
 )
 END_ATTEMPT = Step(
     name="end_attempt",
@@ -167,6 +176,7 @@ RUN_PROBE = Step(
     schedule_to_close=45 * _MINUTE,
     heartbeat=10 * _SECOND,
     maximum_attempts=5,
+    only_looks=True,
 )
 RECORD_PROOF = Step(
     name="record_proof", takes=c.RecordProof, returns=c.Nothing, start_to_close=30 * _SECOND, schedule_to_close=_HOUR
