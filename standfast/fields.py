@@ -349,7 +349,7 @@ def _environment(value: object) -> FrozenEnvironment:
     for key, bound in value.items():
         if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
             raise Misuse(f"{key!r} is not the name of an environment variable")
-        if isinstance(bound, Mapping) and set(bound) == {"name"}:
+        if isinstance(bound, Mapping) and set(bound) == {"name"} and _VARIABLE.fullmatch(str(bound["name"])):
             bound = Secret(bound["name"])
         if isinstance(bound, bool | int | float):
             raise Misuse(f"{key} must be text, not a value of type {type(bound).__name__}", "write it in quotes")
