@@ -98,7 +98,7 @@ class AttemptActivities:
             BindFacts(
                 attempt=ref.attempt,
                 model_path=str(model),
-                executable=image.command,
+                executable=(str(image.path / image.inspection.executable[0]), *image.inspection.executable[1:]),
                 ranks=tuple(
                     RankFacts(
                         rank=rank.rank,

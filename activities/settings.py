@@ -11,9 +11,11 @@ from temporalio.exceptions import ApplicationError
 
 from activities.context import Services, failed, misused, progress, refused
 from standfast import contracts as c
-from standfast.images import builder, recipes
-from standfast.plans import check, diff_lines, resolve
-from standfast.plans.records import Generation, ResolutionInputs
+from standfast.images.builder import ImageBuildError, build
+from standfast.images.recipes import choose
+from standfast.images.store import image_digest
+from standfast.plans import check, difference, resolution_inputs, resolve
+from standfast.plans.records import Generation
 from standfast.problems import Problem, ProblemsError
 from standfast.registry import ServedNameTaken
 from standfast.spec import Deployment, Image, Inference, Secret
@@ -38,7 +40,7 @@ class SettingsActivities:
             if problems:
                 raise ProblemsError(problems)
             inference = _inference(deployment)
-            image = recipes.choose(inference.image, inference.engine, gpu=inference.compute.gpus > 0)
+            image = choose(inference.image, inference.engine, gpu=inference.compute.gpus > 0)
         except ProblemsError as error:
             raise refused(error) from None
         try:
@@ -49,7 +51,7 @@ class SettingsActivities:
             model=model,
             image=_IMAGE.dump_python(image, mode="json"),
             image_name=image.name,
-            image_digest=builder.image_digest(image),
+            image_digest=image_digest(image),
         )
 
     @activity.defn(name="build_image")
@@ -62,8 +64,8 @@ class SettingsActivities:
             image = _IMAGE.validate_json(json.dumps(pinned.image))
             async with progress() as say:
                 try:
-                    built = await builder.build(image, self._services.images, on_progress=say)
-                except builder.ImageBuildError as error:
+                    built = await build(image, self._services.images, on_progress=say)
+                except ImageBuildError as error:
                     raise _retryable(_build_failure(error)) from None
             detail = "built"
         await self._services.registry.put_image(
@@ -79,10 +81,10 @@ class SettingsActivities:
         built = services.images.read(start.pinned.image_digest)
         if built is None:
             raise ApplicationError("the image disappeared after it was built", type="image-missing")
-        inputs = ResolutionInputs(
+        inputs = resolution_inputs(
             target=start.deploy.target,
             model=start.pinned.model,
-            image_name=start.pinned.image_name,
+            image=_IMAGE.validate_json(json.dumps(start.pinned.image)),
             inspection=built.inspection,
         )
         try:
@@ -160,7 +162,9 @@ class SettingsActivities:
         if previous is None or previous == generation.id:
             return ()
         before = await self._services.registry.get_generation(previous)
-        return diff_lines(before.record, generation) if before is not None else ()
+        if before is None:
+            return ()
+        return tuple(change.render() for change in difference(before.record, generation).settings)
 
 
 def parse(settings: Mapping[str, Any]) -> Deployment:
@@ -218,7 +222,7 @@ def _weights_failure(error: WeightsError) -> c.Failure:
     return c.Failure(kind=error.kind, code="weights", message=str(error), help=error.help)
 
 
-def _build_failure(error: builder.ImageBuildError) -> c.Failure:
+def _build_failure(error: ImageBuildError) -> c.Failure:
     return c.Failure(
         kind=error.kind,
         code="image-build",
