@@ -31,7 +31,6 @@ _ACTIVITY_SLOTS = 500
 _HANDOVER = timedelta(seconds=1)
 """Long activities leave at once and are taken up by the next worker; short ones get this long to end."""
 _STICKY = timedelta(seconds=5)
-_PASSED_THROUGH = ("standfast", "workflows", "pydantic", "pydantic_core", "annotated_types", "structlog")
 
 
 def run(stop_signals: Sequence[signal.Signals]) -> int:
@@ -83,7 +82,7 @@ def _worker(client: Client, queue: str, services: Services) -> Worker:
         workflows=workflows.ALL if queue == c.TASK_QUEUE else (),
         activities=all_activities(services),
         workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*workflows.PASSED_THROUGH)
         ),
         max_concurrent_activities=_ACTIVITY_SLOTS,
         max_concurrent_workflow_tasks=8,
