@@ -9,6 +9,7 @@ from pathlib import Path
 
 from standfast.home import Home
 from standfast.problems import UserError
+from standfast.stack.record import LAST_WORD
 from standfast.stack.supervisor import StackSettings, Supervisor, run_until_signalled
 
 
@@ -23,7 +24,8 @@ def main() -> int:
     try:
         asyncio.run(supervise())
     except UserError as error:
-        print(f"error: {error.message}", f"help: {error.help}", sep="\n", file=sys.stderr)
+        word = {"message": error.message, "help": error.help, "tail": getattr(error, "tail", ())}
+        print(f"{LAST_WORD}{json.dumps(word)}", file=sys.stderr)
         return error.exit_code
     except Exception:
         traceback.print_exc()

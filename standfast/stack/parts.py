@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 LOOPBACK = "127.0.0.1"
+GATEWAY_GRACE_S = 8.0
+"""How long open requests may take to end when the stack goes down."""
 
 
 class TemporalWatch:
@@ -117,12 +119,15 @@ def gateway_part(home: Home, environment: Mapping[str, str], *, host: str, port:
     """The frontend that clients call."""
     return ChildSpec(
         name="gateway",
-        argv=(sys.executable, "-P", "-m", "workers.gateway", "--host", host, "--port", str(port)),
+        argv=(
+            *(sys.executable, "-P", "-m", "workers.gateway"),
+            *("--host", host, "--port", str(port), "--grace", f"{GATEWAY_GRACE_S:g}"),
+        ),
         environment=environment,
         log=home.logs / "gateway.log",
         answers=lambda _spawned_at: gateway_answers(port),
         start_timeout_s=30.0,
-        stop_grace_s=10.0,
+        stop_grace_s=GATEWAY_GRACE_S + 5.0,
     )
 
 

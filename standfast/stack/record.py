@@ -15,6 +15,9 @@ from standfast.home import Home
 from standfast.plans.records import Record
 from standfast.stack.processes import ProcessRef
 
+LAST_WORD = "standfast-stack-failed "
+"""Begins the last line of the log of a background supervisor that could not come up; a JSON object follows."""
+
 
 class TemporalRecord(Record):
     """Where Temporal answers.

@@ -61,8 +61,8 @@ class StackRunningError(UserError):
 class StackFailedError(UserError):
     """A part did not come up; ``tail`` is the end of its log."""
 
-    def __init__(self, message: str, *, tail: tuple[str, ...], help: str) -> None:
-        super().__init__(message, help=help, exit_code=1)
+    def __init__(self, message: str, *, tail: tuple[str, ...], help: str, exit_code: int = 1) -> None:
+        super().__init__(message, help=help, exit_code=exit_code)
         self.tail = tail
 
 
