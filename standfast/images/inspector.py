@@ -77,11 +77,9 @@ def _vllm_serve_parser() -> argparse.ArgumentParser:
     else:
         commands = serve.FlexibleArgumentParser(prog="vllm").add_subparsers()
         [command] = serve.cmd_init()
-        made = command.subparser_init(commands)
-        return made  # type: ignore[no-any-return]
+        return command.subparser_init(commands)  # type: ignore[no-any-return]
     arguments = importlib.import_module("vllm.entrypoints.openai.cli_args")
-    made = arguments.make_arg_parser(arguments.FlexibleArgumentParser(prog="vllm serve"))
-    return made  # type: ignore[no-any-return]
+    return arguments.make_arg_parser(arguments.FlexibleArgumentParser(prog="vllm serve"))  # type: ignore[no-any-return]
 
 
 ENGINES = {"vllm": vllm}

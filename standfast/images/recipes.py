@@ -20,7 +20,7 @@ VLLM_CPU = Image(
 """vLLM for CPUs (x86-64 with AVX2 or better, ARM64): about 2.3 GB on disk."""
 
 VLLM_CUDA = Image(name="vllm-cuda", engine="vllm", requirements=("vllm==0.32.0",), accelerator="cuda")
-"""vLLM for NVIDIA GPUs. Not tested on a machine with a GPU so far: the requirement is the engine's own release, as it is."""
+"""vLLM for NVIDIA GPUs. Not tried on a machine with a GPU so far; it is the engine's own release, as it is."""
 
 SHIPPED: dict[str, Image] = {image.name: image for image in (VLLM_CPU, VLLM_CUDA)}
 

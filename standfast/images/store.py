@@ -4,6 +4,7 @@
 directory without it is a build that was cut off. Reading is cheap and needs neither ``uv`` nor a network.
 """
 
+import functools
 import hashlib
 import platform
 import sys
@@ -18,7 +19,6 @@ from standfast.plans.records import Digest, Inspection, Record, digest_of
 from standfast.spec import Image
 
 MARKER = "image.json"
-_RECIPE: TypeAdapter[Any] = TypeAdapter(Image)
 
 
 class BuiltImage(Record):
@@ -41,7 +41,7 @@ def image_digest(image: Image) -> str:
     That is the recipe (without its name and its ``environment``, which reaches the processes through the plan), the
     Python version and machine it is built for, and the inspector that reads it.
     """
-    recipe = _RECIPE.dump_python(image, mode="json")
+    recipe = _recipe_type().dump_python(image, mode="json")
     content = {name: value for name, value in recipe.items() if name not in ("name", "environment")}
     return digest_of(
         {
@@ -53,6 +53,12 @@ def image_digest(image: Image) -> str:
     )
 
 
+@functools.cache
+def _recipe_type() -> TypeAdapter[Any]:
+    return TypeAdapter(Image)
+
+
+@functools.cache
 def inspector_digest() -> str:
     """The identity of the inspector's source: a changed inspector reads images anew."""
     return hashlib.sha256(Path(inspector.__file__).read_bytes()).hexdigest()
@@ -71,6 +77,10 @@ class ImageStore:
     def lock_path(self, digest: str) -> Path:
         """The file whose lock a builder of this image holds."""
         return self.root.absolute() / "locks" / f"{digest[:16]}.lock"
+
+    def log_path(self, digest: str) -> Path:
+        """What the tools wrote during the last build of this image."""
+        return self.root.absolute() / "logs" / f"{digest[:16]}.log"
 
     def read(self, digest: str) -> BuiltImage | None:
         """The image, or ``None`` when it was not built, not completely, or can no longer run."""

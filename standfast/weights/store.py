@@ -1,8 +1,8 @@
 """Fetched weights on disk.
 
-``<root>/<source>-<name>-<12 digits>/files/`` is the model directory that an engine reads; ``manifest.json`` beside it is
-written last and lists every file with its size, so that a cut-off fetch, or a file that was cut short, never counts as
-complete.
+``<root>/<source>-<name>-<12 digits>/files/`` is the model directory that an engine reads; ``manifest.json`` beside it
+is written last and lists every file with its size, so that a cut-off fetch, or a file that was cut short, never counts
+as complete.
 """
 
 import re
