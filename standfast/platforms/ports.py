@@ -49,6 +49,8 @@ def read_ephemeral_low(path: Path = _EPHEMERAL) -> int:
 
 def is_free(port: int) -> bool:
     """Whether nothing on this host listens on ``port`` at any address. Connections in TIME_WAIT do not count."""
+    if not 0 < port < 65536:
+        raise ValueError(f"{port} is not a port")
     return _can_listen(socket.AF_INET, "0.0.0.0", port) and (
         not socket.has_ipv6 or _can_listen(socket.AF_INET6, "::", port)
     )

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 #: Bytes per log file; one full file and the current one are kept.
@@ -107,8 +107,9 @@ class RotatingLog:
     as soon as it can be written again.
     """
 
-    def __init__(self, path: Path, limit: int = ROTATE_BYTES) -> None:
+    def __init__(self, path: Path, limit: int = ROTATE_BYTES, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
+        self._clock = clock
         self._limit = limit
         self._descriptor: int | None = None
         self._size = 0
@@ -121,7 +122,7 @@ class RotatingLog:
         """Append ``data``, or as much of it as there is room for."""
         if not data:
             return
-        if time.monotonic() < self._paused_until:
+        if self._clock() < self._paused_until:
             self._drop(len(data))
             return
         written = 0
@@ -165,7 +166,7 @@ class RotatingLog:
 
     def _fail(self, error: OSError, count: int) -> None:
         self.error = error.strerror or str(error)
-        self._paused_until = time.monotonic() + _PAUSE_S
+        self._paused_until = self._clock() + _PAUSE_S
         self._drop(count)
 
     def _drop(self, count: int) -> None:

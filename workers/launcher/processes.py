@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,7 +67,17 @@ class Census:
     The launcher is the subreaper of its descendants, so that those who left the session stay descendants.
     """
 
-    def __init__(self, session: int, leader_ticks: int | None = None, launcher: int | None = None) -> None:
+    def __init__(
+        self,
+        session: int,
+        leader_ticks: int | None = None,
+        *,
+        launcher: int | None = None,
+        list_pids: Callable[[], Iterable[int]] = list_pids,
+        read_process: Callable[[int], Process | None] = read_process,
+    ) -> None:
+        self._list_pids = list_pids
+        self._read_process = read_process
         self._session = session
         self._leader_ticks = leader_ticks
         self._launcher = os.getpid() if launcher is None else launcher
@@ -80,8 +90,8 @@ class Census:
         self._looks += 1
         if full or self._looks % _FULL_LOOK_EVERY == 0:
             self._others.clear()
-        pids = list_pids()
-        unknown = [read_process(pid) for pid in pids if pid not in self._others and pid != self._launcher]
+        pids = self._list_pids()
+        unknown = [self._read_process(pid) for pid in pids if pid not in self._others and pid != self._launcher]
         candidates = [process for process in unknown if process is not None]
         ours = self._select(candidates)
         self._others.intersection_update(pids)
