@@ -1,0 +1,119 @@
+"""Several deployments, several generations: no collision, no restart without need, no failed request."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.scripted_engine import build_wheel, scripted_image
+from tests.support.scripted_deployments import Scripted
+from tests.support.stack import TestStack, until
+
+
+async def test_two_deployments_with_different_images_do_not_collide(
+    stack: TestStack, engine: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    other = scripted_image(build_wheel(tmp_path / "wheel", version="0.3.0"), name="other")
+    one, two = engine("one"), engine("two", image=other)
+    async with stack.client() as client, stack.http() as http:
+        first, second = await asyncio.gather(client.deploy(one.deployment), client.deploy(two.deployment))
+        for result in (first, second):
+            answer = await http.post(
+                "/v1/completions", json={"model": result.served_name, "prompt": "hello", "max_tokens": 4}
+            )
+            assert answer.status_code == 200
+            assert answer.headers["x-standfast-generation"] == result.generation
+        registry = await client.registry()
+        spans = [lease for lease in await registry.list_leases() if lease.kind == "ports"]
+        assert len({lease.resource for lease in spans}) == 2
+        assert {model["id"] for model in (await http.get("/v1/models")).json()["data"]} == {"one", "two"}
+
+
+async def test_deploying_the_same_settings_twice_changes_nothing(
+    stack: TestStack, engine: Callable[..., Scripted]
+) -> None:
+    model = engine()
+    async with stack.client() as client:
+        first = await client.deploy(model.deployment)
+        second = await client.deploy(model.deployment)
+        assert (first.changed, second.changed) == (True, False)
+        assert first.generation == second.generation
+        assert len(model.script.starts()) == 1
+
+
+async def test_a_changed_option_replaces_the_generation_without_a_failed_request(
+    stack: TestStack, engine: Callable[..., Scripted]
+) -> None:
+    model = engine(behaviour={"tokens_per_second": 100.0, "answer_tokens": 20})
+    body: dict[str, Any] = {"model": "m", "prompt": "hello", "max_tokens": 20}
+    statuses: list[int] = []
+    generations: set[str] = set()
+    over = asyncio.Event()
+
+    async def load(http: httpx.AsyncClient, stream: bool) -> None:
+        while not over.is_set():
+            answer = await http.post("/v1/completions", json={**body, "stream": stream})
+            statuses.append(answer.status_code)
+            generations.add(answer.headers.get("x-standfast-generation", ""))
+            assert not stream or answer.text.rstrip().endswith("data: [DONE]"), answer.text[-200:]
+
+    model.script.update(answer=None)
+    async with stack.client() as client, stack.http() as http:
+        # The proof expects an answer to its question; the load asks for something else.
+        model.script.update(answer_tokens=None)
+        first = await client.deploy(model.deployment)
+        loads = [asyncio.create_task(load(http, stream)) for stream in (False, True, False, True)]
+        second = await client.deploy(model.changed(context_length=512))
+        assert second.changed and second.generation != first.generation
+
+        async def only_the_new_one_is_left() -> bool:
+            registry = await client.registry()
+            return {attempt.generation for attempt in await registry.list_attempts() if attempt.phase != "ended"} == {
+                second.generation
+            }
+
+        await until(only_the_new_one_is_left, within_s=60, every_s=0.2, what="the retirement of the old generation")
+        over.set()
+        await asyncio.gather(*loads)
+        assert set(statuses) == {200}
+        assert generations == {first.generation, second.generation}
+        assert len(statuses) > 20
+
+
+async def test_a_failed_replacement_leaves_the_old_generation_serving(
+    stack: TestStack, engine: Callable[..., Scripted]
+) -> None:
+    model = engine()
+    async with stack.client() as client, stack.http() as http:
+        first = await client.deploy(model.deployment)
+        words = "error: unrecognized arguments: --gone"
+        model.script.update(die_on_starts=99, log_lines=[words])
+        handle = await client.deploy(model.changed(context_length=512), wait=False)
+        try:
+            await handle.result()
+        except Exception as error:
+            assert "command line" in str(error)
+        else:
+            raise AssertionError("the replacement cannot have come up")
+        answer = await http.post("/v1/completions", json={"model": "m", "prompt": "hello", "max_tokens": 4})
+        assert answer.headers["x-standfast-generation"] == first.generation
+        assert len(model.script.starts()) == 2
+
+
+async def test_a_deprecated_deployment_is_unknown_afterwards(stack: TestStack, engine: Callable[..., Scripted]) -> None:
+    model = engine()
+    async with stack.client() as client, stack.http() as http:
+        await client.deploy(model.deployment)
+        await client.deprecate("m", reason="the test")
+
+        async def unknown() -> bool:
+            answer = await http.post("/v1/completions", json={"model": "m", "prompt": "hello"})
+            return answer.status_code == 404
+
+        await until(unknown, what="the gateway's 404")
+        # It can come back: attempt names go on where they ended.
+        again = await client.deploy(model.deployment)
+        assert again.changed
+        assert len(model.script.starts()) == 2
