@@ -363,7 +363,9 @@ class Trainer:
     context_length: Positive | None = None
     """Tokens of the longest sequence."""
     tokens_per_gpu: Positive | None = None
-    """Tokens that one GPU holds of a microbatch: packed up to ``tokens_per_gpu`` times the context size."""
+    """Tokens of a microbatch on one GPU: sequences are packed up to this, times the context-parallel size."""
+    tokens_per_microbatch: Positive | None = None
+    """Tokens of a whole microbatch, for backends that count so; only one of the two can be set."""
     max_clients: Positive = 1
     persistence_concurrency: Positive = 1
     """How many saves of weights may run at a time."""
@@ -375,6 +377,12 @@ class Trainer:
     image: ImageChoice = None
     readiness: Readiness = Field(default_factory=Readiness)
     launch: Launch = Field(default_factory=Launch)
+
+    @model_validator(mode="after")
+    def _one_way_to_count_tokens(self) -> "Trainer":
+        if self.tokens_per_gpu is not None and self.tokens_per_microbatch is not None:
+            raise Misuse("tokens_per_gpu and tokens_per_microbatch say the same thing twice", "leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _clients_fit(self) -> "Trainer":

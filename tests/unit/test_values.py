@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -119,15 +120,16 @@ def test_a_frozen_mapping_is_equal_sorted_hashable_and_copies(value: dict[str, A
 
 
 def test_a_frozen_mapping_refuses_every_change() -> None:
-    frozen = freeze({"a": {"b": [1]}})
-    for change in (
+    frozen: Any = freeze({"a": {"b": [1]}})
+    changes: tuple[Callable[[], object], ...] = (
         lambda: frozen.__setitem__("a", 1),
         lambda: frozen["a"].update(b=2),
         lambda: frozen.pop("a"),
         lambda: frozen.__ior__({"c": 1}),
         lambda: frozen["a"].setdefault("c", 1),
         lambda: frozen.clear(),
-    ):
+    )
+    for change in changes:
         with pytest.raises(TypeError, match="frozen"):
             change()
 

@@ -3,8 +3,7 @@
 import sys
 
 from vllm import __version__
-from vllm.entrypoints.openai.cli_args import make_arg_parser
-from vllm.scripted.server import serve
+from vllm.entrypoints.cli.serve import cmd_init
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 
@@ -13,8 +12,10 @@ def main() -> None:
     parser = FlexibleArgumentParser(prog="vllm", description="vLLM CLI (scripted stand-in)")
     parser.add_argument("-v", "--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, dest="subparser")
-    make_arg_parser(commands.add_parser("serve", prog="vllm serve"))
-    sys.exit(serve(parser.parse_args()))
+    for command in cmd_init():
+        command.subparser_init(commands).set_defaults(run=command.cmd)
+    arguments = parser.parse_args()
+    sys.exit(arguments.run(arguments))
 
 
 if __name__ == "__main__":
