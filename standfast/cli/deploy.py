@@ -10,13 +10,12 @@ from standfast.cli.errors import (
     EXIT_OK,
     error_document,
     exit_code,
-    in_our_words,
     report,
 )
 from standfast.cli.loading import Selection, select
 from standfast.cli.options import seconds
-from standfast.cli.output import print_json, quiet_logs, stderr_console, stdout_console, text
-from standfast.cli.progress import DeployView, LineProgress, ScreenProgress, make_progress
+from standfast.cli.output import print_hints, print_json, quiet_logs, stderr_console, stdout_console, text
+from standfast.cli.progress import DeployView, follow
 from standfast.client import Client, DeployHandle
 from standfast.contracts import DeployResult
 from standfast.problems import ProblemsError, UserError
@@ -49,25 +48,13 @@ async def _deploy(selection: Selection, *, wait: bool, timeout_s: float | None, 
         if not wait:
             return _print_accepted(handles, as_json=as_json)
         views = [DeployView(handle.deployment, selection.target) for handle in handles]
-        progress = make_progress(views, as_json=as_json)
         if not as_json:
             _print_started(handles)
-        with progress.shown():
-            outcomes = await asyncio.gather(
-                *(_await(handle, view, progress, timeout_s) for handle, view in zip(handles, views, strict=True))
-            )
-        return _print_outcomes(client, handles, list(outcomes), as_json=as_json)
-
-
-async def _await(
-    handle: DeployHandle, view: DeployView, progress: ScreenProgress | LineProgress, timeout_s: float | None
-) -> DeployResult | Exception:
-    try:
-        return await handle.result(
-            timeout_s=timeout_s, on_progress=progress.progress(view), on_notice=progress.notice(view)
-        )
-    except (UserError, ProblemsError) as error:
-        return error
+        outcomes = await follow(client, handles, views, timeout_s=timeout_s, as_json=as_json)
+        for index, (handle, outcome) in enumerate(zip(handles, outcomes, strict=True)):
+            if isinstance(outcome, ProblemsError):
+                outcomes[index] = ProblemsError(selection.catalog.locate(handle.deployment, outcome.problems))
+        return _print_outcomes(client, handles, outcomes, as_json=as_json)
 
 
 def cancel(name: str, *, as_json: bool) -> int:
@@ -122,7 +109,11 @@ def _handle_document(handle: DeployHandle) -> dict[str, Any]:
 
 
 def _print_outcomes(
-    client: Client, handles: list[DeployHandle], outcomes: list[DeployResult | Exception], *, as_json: bool
+    client: Client,
+    handles: list[DeployHandle],
+    outcomes: list[DeployResult | UserError | ProblemsError],
+    *,
+    as_json: bool,
 ) -> int:
     stack = running_stack(client.home)
     endpoint = f"{stack.gateway}/v1" if stack is not None else None
@@ -134,7 +125,7 @@ def _print_outcomes(
             if not as_json:
                 _print_result(outcome, endpoint)
             continue
-        error = in_our_words(outcome)
+        error = outcome
         documents.append({"deployment": handle.deployment, **error_document(error), "workflow_url": handle.url})
         codes.add(exit_code(error))
         if not as_json:
@@ -159,9 +150,9 @@ def _print_detached(deployments: tuple[Deployment, ...], command: str) -> None:
     names = ", ".join(deployment.name for deployment in deployments)
     console.print(text(("\nDetached. ", "bold"), f"The deploy of {names} goes on."))
     first = deployments[0].name
-    for what, how in (
+    hints = [
         (f"standfast status {first} --watch", "watch it"),
         (command, "join it again"),
         (f"standfast deploy --cancel {first}", "cancel it"),
-    ):
-        console.print(text(f"  {what:<44}", (how, "dim")))
+    ]
+    print_hints(console, hints)

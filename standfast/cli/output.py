@@ -87,3 +87,10 @@ def clock(moment: float) -> str:
 def words(state: str) -> str:
     """``waiting_for_capacity`` as people write it."""
     return state.replace("_", " ")
+
+
+def print_hints(console: "Console", hints: list[tuple[str, str]]) -> None:
+    """Commands, each with what it does."""
+    width = max(len(command) for command, _ in hints) + 2
+    for command, does in hints:
+        console.print(text(f"  {command:<{width}}", (does, "dim")))

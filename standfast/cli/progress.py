@@ -1,5 +1,6 @@
 """A deploy on the screen: one line per step, and one per replica under the step that waits for it."""
 
+import asyncio
 import contextlib
 import sys
 import time
@@ -7,7 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from standfast.cli.output import clock, stderr_console, stdout_console, text, took, words
-from standfast.contracts import DeployStatus, ReplicaStatus, StepProgress
+from standfast.client import Client, DeployHandle
+from standfast.contracts import DeployResult, DeployStatus, ReplicaStatus, StepProgress, attempt_name
+from standfast.problems import ProblemsError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -30,6 +33,7 @@ _MARKS = {
     "failed": ("✗", "bold red"),
     "skipped": ("–", "dim"),
 }
+LISTEN_S = 0.5
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _TITLE_WIDTH = max(map(len, TITLES.values())) + 2
 
@@ -42,7 +46,8 @@ class DeployView:
         self.target = target
         self.status: DeployStatus | None = None
         self.notice = ""
-        self.outcome: Any = None
+        self.said: dict[int, str] = {}
+        """The last log line of each replica's engine, while it starts."""
 
     def update(self, status: DeployStatus) -> None:
         """Take a new status in."""
@@ -58,8 +63,6 @@ class DeployView:
         for line in self._lines(now):
             line.truncate(options.max_width, overflow="ellipsis")
             yield line
-        if self.outcome is not None:
-            yield self.outcome
 
     def _lines(self, now: float) -> Iterator[Any]:
         if self.status is None:
@@ -70,7 +73,9 @@ class DeployView:
                 if step.name == "ready" and step.state in ("running", "failed"):
                     for replica in self.status.replicas:
                         yield replica_line(replica)
-        if self.notice and self.outcome is None:
+                        if replica.state == "starting" and self.said.get(replica.replica):
+                            yield text(("        │ " + self.said[replica.replica], "dim"))
+        if self.notice:
             yield text(("  ! ", "yellow"), self.notice)
 
 
@@ -87,7 +92,7 @@ def step_line(step: StepProgress, now: float) -> Any:
         (f"  {mark} ", style),
         (f"{TITLES[step.name]:<{_TITLE_WIDTH}}", title_style),
         (f"{time_taken:>12}  ", "dim"),
-        step.detail if step.state != "skipped" else "",
+        _first_line(step.detail) if step.state != "skipped" else "",
     )
 
 
@@ -98,12 +103,16 @@ def replica_line(replica: ReplicaStatus) -> Any:
         f"attempt {replica.attempt}, {words(replica.state)}" if replica.attempt else words(replica.state),
     ]
     if replica.detail:
-        parts.append((f": {replica.detail}", "red" if replica.state == "failed" else "dim"))
+        parts.append((f": {_first_line(replica.detail)}", "red" if replica.state == "failed" else "dim"))
     if replica.next_try_at is not None and replica.state != "waiting_for_capacity":
         parts.append((f"   next try at {clock(replica.next_try_at)}", "yellow"))
     if replica.failure is not None and replica.state not in ("failed", "backing_off", "budget_spent"):
         parts.append((f"   (before: {replica.failure.code})", "dim"))
     return text(*parts)
+
+
+def _first_line(sentence: str) -> str:
+    return sentence.partition("\n")[0]
 
 
 def _frame(now: float) -> str:
@@ -193,7 +202,7 @@ class LineProgress:
         time_taken = ""
         if step.started_at is not None and step.ended_at is not None and step.state in ("done", "failed"):
             time_taken = took(step.ended_at - step.started_at)
-        self._print(view, text((f"  {mark} ", style), title, (f"{time_taken:>12}  ", "dim"), step.detail))
+        self._print(view, text((f"  {mark} ", style), title, (f"{time_taken:>12}  ", "dim"), _first_line(step.detail)))
 
     def _print_replica(self, view: DeployView, replica: ReplicaStatus) -> None:
         seen = (replica.state, replica.attempt)
@@ -203,6 +212,43 @@ class LineProgress:
 
     def _print(self, view: DeployView, line: Any) -> None:
         self._console.print(text((f"{view.name}: ", "dim")) + line if self._several else line)
+
+
+async def listen(client: Client, views: list[DeployView]) -> None:
+    """Keep the last log lines of starting engines in the views, until cancelled."""
+    while True:
+        for view in views:
+            for replica in view.status.replicas if view.status is not None else ():
+                if replica.state == "starting" and replica.attempt:
+                    attempt = attempt_name(replica.generation, replica.role, replica.replica, replica.attempt)
+                    view.said[replica.replica] = await client.last_log_line(attempt)
+                else:
+                    view.said.pop(replica.replica, None)
+        await asyncio.sleep(LISTEN_S)
+
+
+async def follow(
+    client: Client, handles: list[DeployHandle], views: list[DeployView], *, timeout_s: float | None, as_json: bool
+) -> list[DeployResult | UserError | ProblemsError]:
+    """Show deploys until all of them have ended; how each one did."""
+    progress = make_progress(views, as_json=as_json)
+
+    async def one(handle: DeployHandle, view: DeployView) -> DeployResult | UserError | ProblemsError:
+        try:
+            return await handle.result(
+                timeout_s=timeout_s, on_progress=progress.progress(view), on_notice=progress.notice(view)
+            )
+        except (UserError, ProblemsError) as error:
+            return error
+
+    listening = asyncio.create_task(listen(client, views)) if isinstance(progress, ScreenProgress) else None
+    try:
+        with progress.shown():
+            return await asyncio.gather(*(one(handle, view) for handle, view in zip(handles, views, strict=True)))
+    finally:
+        if listening is not None:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
 
 
 def make_progress(views: list[DeployView], *, as_json: bool) -> ScreenProgress | LineProgress:

@@ -12,13 +12,13 @@ from typing import Any
 import standfast
 from standfast.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, report
 from standfast.cli.loading import select
-from standfast.cli.output import quiet_logs, stderr_console, stdout_console, text, took
-from standfast.cli.progress import DeployView, make_progress
+from standfast.cli.output import print_hints, quiet_logs, stderr_console, stdout_console, text, took
+from standfast.cli.progress import DeployView, follow
 from standfast.cli.stack import Reporter, print_where, start_detached
 from standfast.client import Client
 from standfast.contracts import DeployResult
 from standfast.home import Home
-from standfast.problems import ProblemsError, UserError
+from standfast.problems import UserError
 from standfast.spec import Deployment
 from standfast.stack.record import read_api_key
 from standfast.stack.supervisor import StackSettings
@@ -76,14 +76,11 @@ async def _deploy(deployment: Deployment, file: Path) -> tuple[DeployResult | No
         if handle.url is not None:
             stdout_console().print(text(("  watch it in the Temporal UI: ", "dim"), handle.url))
         view = DeployView(deployment.name, "local")
-        progress = make_progress([view], as_json=False)
-        try:
-            with progress.shown():
-                result = await handle.result(on_progress=progress.progress(view), on_notice=progress.notice(view))
-        except (UserError, ProblemsError) as error:
-            report(error, as_json=False)
-            return None, handle.url
-        return result, handle.url
+        (outcome,) = await follow(client, [handle], [view], timeout_s=None, as_json=False)
+    if isinstance(outcome, DeployResult):
+        return outcome, handle.url
+    report(outcome, as_json=False)
+    return None, handle.url
 
 
 def _ask(gateway: str, key: str | None, model: str, question: str) -> Iterator[str]:
@@ -176,10 +173,10 @@ def _print_snippets(gateway: str, key: str | None, model: str, question: str) ->
 def _print_interrupted(name: str, command: str) -> None:
     console = stderr_console()
     console.print(text(("\nInterrupted. ", "bold"), "The stack stays up, and a deploy that was accepted goes on."))
-    for what, how in (
+    hints = [
         (f"standfast status {name} --watch", "watch it"),
         (command, "join it again"),
         (f"standfast deploy --cancel {name}", "cancel it"),
         ("standfast down", "stop everything"),
-    ):
-        console.print(text(f"  {what:<44}", (how, "dim")))
+    ]
+    print_hints(console, hints)

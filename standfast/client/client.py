@@ -354,6 +354,14 @@ class Client:
         ):
             yield line
 
+    async def last_log_line(self, attempt: str) -> str:
+        """What the engine of an attempt on this host wrote last; empty when there is nothing to see from here."""
+        from standfast.platforms.local import LocalPlatform
+
+        observation = await LocalPlatform(self.home.attempts, host="local").observe(attempt)
+        lines = [line for line in observation.tail if line.strip()]
+        return lines[-1] if lines else ""
+
     # -- helpers
 
     async def _known(self, name: str) -> "StoredDeployment":

@@ -33,6 +33,10 @@ OUTAGE_LIMIT_S = 180.0
 """How long Temporal may be away before a waiting client gives up; the deploy itself does not."""
 
 
+TOLD_BY_HEARTBEAT = ("resolve", "image", "plan", "weights", "traffic")
+"""Steps whose activities belong to the deploy itself; the others wait for workflows of their own."""
+
+
 def settings_of(deployment: Deployment) -> dict[str, Any]:
     """A deployment as the JSON object that travels to the workflow; secrets are names in it."""
     settings: dict[str, Any] = TypeAdapter(Deployment).dump_python(deployment, mode="json")
@@ -72,10 +76,20 @@ class DeployHandle:
     _handle: "WorkflowHandle[Any, DeployResult]"
 
     async def status(self) -> DeployStatus:
-        """Where the deploy is. Raises ``temporalio.service.RPCError`` when no worker answers."""
+        """Where the deploy is; the running step's detail includes what its activity said last.
+
+        Raises ``temporalio.service.RPCError`` when no worker answers.
+        """
         answer = await self._handle.query("status", result_type=DeployStatus, rpc_timeout=QUERY_TIMEOUT)
         assert isinstance(answer, DeployStatus)
-        return answer
+        running = next((step for step in answer.steps if step.state == "running"), None)
+        if running is None or running.name not in TOLD_BY_HEARTBEAT:
+            return answer
+        said = await last_words(self._handle)
+        if not said:
+            return answer
+        told = running.model_copy(update={"detail": f"{running.detail}: {said}" if running.detail else said})
+        return answer.model_copy(update={"steps": tuple(told if step is running else step for step in answer.steps)})
 
     async def cancel(self) -> None:
         """Ask the deploy to end; it takes down what it started and leaves the serving generation alone."""
@@ -154,6 +168,26 @@ class DeployHandle:
                     last = status
                     on_progress(status)
             await asyncio.sleep(POLL_S)
+
+
+async def last_words(handle: "WorkflowHandle[Any, Any]") -> str:
+    """What a running activity of the workflow said last in a heartbeat, or why it is being tried again; else empty."""
+    from temporalio.service import RPCError
+
+    try:
+        found = await handle.describe(rpc_timeout=QUERY_TIMEOUT)
+    except RPCError:
+        return ""
+    for activity in found.raw_description.pending_activities:
+        if activity.heartbeat_details.payloads:
+            said = await found.data_converter.decode(activity.heartbeat_details.payloads)
+            if said and isinstance(said[0], str) and said[0]:
+                return said[0].splitlines()[0]
+        if activity.attempt > 1:
+            failure = activity.last_failure
+            cause = failure.message or failure.application_failure_info.type or "it failed"
+            return f"try {activity.attempt}, before: {cause.splitlines()[0]}"
+    return ""
 
 
 async def start_deploy(

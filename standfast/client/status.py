@@ -121,6 +121,9 @@ def next_step(status: DeploymentStatus) -> str:
     if status.deploy_url is not None and status.phase == "deploying":
         return "the deploy goes on when a control worker answers"
     if status.phase == "failed":
+        last = status.generations[0].failure if status.generations else None
+        if last is not None and last.code == "deploy-cancelled":
+            return "nothing: its deploy was cancelled; deploy it again when you want it"
         return f"correct the config and deploy again; `standfast status {name}` tells why it failed"
     if status.replicas_ready < status.replicas_wanted:
         return "replicas are coming up"
