@@ -1,7 +1,7 @@
 """What importing costs: processor time of fresh interpreters, as ratios to importing pydantic.
 
-Run ``python bench/imports.py``. The variants are interleaved and the least time of each counts, since whatever else runs
-on the machine can only add to it. The goal: ``import standfast`` at most 1.5 times ``import pydantic``.
+Run ``python bench/imports.py``. The variants are interleaved and the least time of each counts, since whatever else
+runs on the machine can only add to it. The goal: ``import standfast`` at most 1.5 times ``import pydantic``.
 """
 
 import argparse
