@@ -75,6 +75,10 @@ class AttemptFiles:
         """Where the launcher of ``rank`` reports."""
         return self.directory / "state" / f"{rank}.json"
 
+    def beat(self, rank: int) -> Path:
+        """What the launcher of ``rank`` touches at each beat."""
+        return self.directory / "state" / f"{rank}.beat"
+
     def log(self, rank: int) -> Path:
         """The current log file of ``rank``."""
         return self.directory / "logs" / f"{rank}.log"

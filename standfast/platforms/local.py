@@ -12,14 +12,10 @@ from typing import Literal
 import structlog
 
 from standfast.plans.records import BoundReplica, canonical_json
-from standfast.platforms import processes
 from standfast.platforms.attempts import (
     AttemptFiles,
-    RankState,
     attempt_of,
     create_json,
-    parse_state,
-    read_bytes,
 )
 from standfast.platforms.base import (
     AttemptConflictError,
@@ -30,10 +26,10 @@ from standfast.platforms.base import (
     MissingSecretError,
     Observation,
     Outcome,
-    RankObservation,
     StopReport,
 )
 from standfast.platforms.logs import read_log
+from standfast.platforms.observing import Observer
 from standfast.platforms.stopping import Stop
 
 #: How a launcher is started: isolated, so that neither the current directory nor PYTHON* variables choose its code.
@@ -70,9 +66,7 @@ class LocalPlatform:
         self._address = address
         self._environment = os.environ if environment is None else environment
         self._launcher = launcher
-        self._boot = processes.boot_id()
-        self._launches: dict[str, Launch] = {}
-        self._seen: dict[tuple[str, int], _Seen] = {}
+        self._observer = Observer(root)
 
     # -- launch --------------------------------------------------------------------------------------------------
 
@@ -114,9 +108,9 @@ class LocalPlatform:
     def _standing(self, files: AttemptFiles, rank: int) -> _Standing:
         state = files.read_state(rank)
         if state is None or state.phase == "waiting":
-            return "live" if state is not None and self._launcher_alive(state) else "absent"
+            return "live" if state is not None and self._observer.launcher_alive(state) else "absent"
         # An engine may have run: whether it ended or its launcher was lost, this name is used up.
-        return "live" if state.phase != "ended" and self._launcher_alive(state) else "finished"
+        return "live" if state.phase != "ended" and self._observer.launcher_alive(state) else "finished"
 
     def _describe(self, files: AttemptFiles, launch: Launch, outcome: Outcome) -> LaunchedAttempt:
         facts = [files.read_facts(rank) for rank in launch.ranks]
@@ -185,59 +179,18 @@ class LocalPlatform:
 
     async def observe(self, attempt: str) -> Observation:
         """See `standfast.platforms.base.Platform.observe`."""
-        return await asyncio.to_thread(self._observe, attempt)
-
-    def _observe(self, attempt: str) -> Observation:
-        files = AttemptFiles(self.root, attempt)
-        launch = self._launch_of(files)
-        ranks = launch.ranks if launch is not None else ()
-        return Observation(attempt=attempt, ranks=tuple(self._observe_rank(files, rank) for rank in ranks))
-
-    def _launch_of(self, files: AttemptFiles) -> Launch | None:
-        launch = self._launches.get(files.attempt)
-        if launch is None:
-            text = read_bytes(files.launch)
-            if text is None:
-                return None
-            launch = self._launches[files.attempt] = Launch.model_validate_json(text)
-        return launch
-
-    def _observe_rank(self, files: AttemptFiles, rank: int) -> RankObservation:
-        key = (files.attempt, rank)
-        seen = _look(files.state(rank), self._seen.get(key))
-        if seen is None:
-            return RankObservation(rank=rank, phase="absent", launcher_alive=False, beat_age_s=None)
-        self._seen[key] = seen
-        state = seen.state
-        return RankObservation(
-            rank=rank,
-            phase=state.phase,
-            launcher_alive=self._launcher_alive(state),
-            beat_age_s=seen.age_s,
-            processes=state.processes,
-            exit=state.exit,
-            tail=state.tail,
-            log_dropped_bytes=state.log.dropped_bytes,
-            log_error=state.log.error,
-        )
-
-    def _launcher_alive(self, state: RankState) -> bool:
-        return state.boot_id == self._boot and processes.is_alive(state.launcher_pid, state.launcher_start_ticks)
+        # Not in another thread: a look is two calls of stat and one read of /proc, less than it costs to hand it over.
+        return self._observer.observe(attempt)
 
     # -- stop ----------------------------------------------------------------------------------------------------
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> StopReport:
         """See `standfast.platforms.base.Platform.stop`."""
         files = AttemptFiles(self.root, attempt)
-        report = await Stop(files, self._boot, reason=reason, grace_s=grace_s).carry_out()
-        self._forget(attempt)
+        report = await Stop(files, reason=reason, grace_s=grace_s).carry_out()
+        self._observer.forget(attempt)
         _log.info("stopped", attempt=attempt, outcome=report.outcome, open_ports=report.open_ports)
         return report
-
-    def _forget(self, attempt: str) -> None:
-        self._launches.pop(attempt, None)
-        for key in [key for key in self._seen if key[0] == attempt]:
-            del self._seen[key]
 
     # -- what is left --------------------------------------------------------------------------------------------
 
@@ -256,7 +209,7 @@ class LocalPlatform:
         return tuple(self._summary(attempt_of(directory)) for directory in directories)
 
     def _summary(self, attempt: str) -> AttemptSummary:
-        observation = self._observe(attempt)
+        observation = self._observer.observe(attempt)
         return AttemptSummary(
             attempt=attempt,
             directory=AttemptFiles(self.root, attempt).directory,
@@ -270,36 +223,5 @@ class LocalPlatform:
         observation = await self.observe(attempt)
         if observation.ranks and observation.phase != "ended":
             raise AttemptConflictError(f"attempt {attempt} has not ended ({observation.phase}): stop it first")
-        self._forget(attempt)
+        self._observer.forget(attempt)
         await asyncio.to_thread(shutil.rmtree, files.directory, ignore_errors=True)
-
-
-class _Seen:
-    """The last look at a state file. The beat's age is counted by this process's clock as far as it watched, so that a
-    step of the host's clock does not make a live launcher look stuck.
-    """
-
-    __slots__ = ("age_s", "at", "signature", "state")
-
-    def __init__(self, signature: tuple[int, int, int], state: RankState, age_s: float, at: float) -> None:
-        self.signature = signature
-        self.state = state
-        self.age_s = age_s
-        self.at = at
-
-
-def _look(path: Path, before: _Seen | None) -> _Seen | None:
-    try:
-        status = path.stat()
-        signature = (status.st_ino, status.st_mtime_ns, status.st_size)
-        now = time.monotonic()
-        if before is not None and before.signature == signature:
-            return _Seen(signature, before.state, before.age_s + now - before.at, now)
-        state = parse_state(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    if state is None:
-        return before
-    # Where a full disk keeps a launcher from writing its state, it still sets the file's time.
-    age_s = max(0.0, time.time() - max(state.beat, status.st_mtime))
-    return _Seen(signature, state, age_s if before is None else min(age_s, now - before.at), now)

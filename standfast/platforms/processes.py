@@ -40,10 +40,17 @@ def boot_id() -> str:
 
 def read_process(pid: int) -> HostProcess | None:
     """The process, or None if there is none."""
+    # By descriptor: this runs for each rank at each look.
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        text = os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
     # The name stands in brackets and may hold spaces and brackets itself.
     head, _, rest = text.rpartition(b")")
     fields = rest.split()

@@ -25,7 +25,6 @@ class Stop:
     def __init__(
         self,
         files: AttemptFiles,
-        boot: str,
         *,
         reason: str,
         grace_s: float,
@@ -33,7 +32,7 @@ class Stop:
         kill_patience_s: float = KILL_PATIENCE_S,
     ) -> None:
         self._files = files
-        self._boot = boot
+        self._boot = processes.boot_id()
         self._reason = reason
         self._grace_s = grace_s
         self._launcher_margin_s = launcher_margin_s

@@ -22,7 +22,6 @@ from standfast.platforms.base import (
     Observation,
 )
 from standfast.platforms.local import LocalPlatform
-from standfast.platforms.processes import boot_id
 from standfast.platforms.stopping import Stop
 from standfast.platforms.watching import find_fault, standing_set
 from tests.integration.launcher_kit import FAMILY, STUBBORN, Rank, alive, cleared, marked, python
@@ -241,7 +240,6 @@ async def test_a_stuck_launcher_is_killed_and_its_work_done(platform: LocalPlatf
 
     stop = Stop(
         AttemptFiles(platform.root, attempt),
-        boot_id(),
         reason="stuck",
         grace_s=0.1,
         launcher_margin_s=0.3,

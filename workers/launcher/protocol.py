@@ -1,12 +1,17 @@
 """The attempt directory: what the launcher reads and writes, and how readers never see half a file.
 
-==========================  ================  ==========================================================================
-``facts/<rank>.json``       launcher          where it runs: rank, host, address, pid, start_ticks, gpus,
-launcher_version ``bound.json``              control plane     the commands of all ranks ``stop.json``
-control plane     a request to stop: reason, at, grace_s (optional) ``state/<rank>.json``       launcher          phase,
-beat, processes, exit record, last log lines ``logs/<rank>.log``         launcher          what the engine printed;
-secrets replaced ``lock.<rank>``             launcher          locked (flock) while a launcher lives
-==========================  ================  ==========================================================================
+The control plane writes:
+
+- ``bound.json``: the commands of all ranks
+- ``stop.json``: a request to stop: reason, at, grace_s (optional)
+
+The launcher of each rank writes:
+
+- ``facts/<rank>.json``: where it runs: rank, host, address, pid, start_ticks, gpus, launcher_version
+- ``state/<rank>.json``: phase, beat, processes, exit record, last log lines
+- ``state/<rank>.beat``: empty; its time is that of the last beat (the beat in the state may be 5 s older)
+- ``logs/<rank>.log``: what the engine printed, secrets replaced
+- ``lock.<rank>``: locked (flock) while a launcher lives
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ class AttemptDirectory:
         self.bound = root / "bound.json"
         self.stop = root / "stop.json"
         self.state = root / "state" / f"{rank}.json"
+        self.beat = root / "state" / f"{rank}.beat"
         self.log = root / "logs" / f"{rank}.log"
         self.launcher_log = root / "logs" / f"launcher.{rank}.log"
         self.lock = root / f"lock.{rank}"
@@ -108,7 +114,7 @@ class StateFile:
                 name.unlink()
 
     def write(self, state: dict[str, Any]) -> bool:
-        """Replace the state; False if nothing but the file's time could be brought up to date."""
+        """Replace the state; False if that was not possible."""
         self._keep_spare()
         try:
             replace_file(self._path, encode(state))
@@ -120,8 +126,6 @@ class StateFile:
             self._write_into_spare(_fit(state))
             return True
         except OSError:
-            with contextlib.suppress(OSError):
-                os.utime(self._path)
             return False
 
     def _keep_spare(self) -> None:

@@ -19,6 +19,8 @@ from workers.launcher.processes import Census, Process, find_marked, read_proces
 from workers.launcher.protocol import AttemptDirectory, StateFile, encode, read_json, replace_file
 
 BEAT_S = 0.5
+#: A beat rewrites the state only if something else than the beat changed, and else after this long.
+REFRESH_S = 5.0
 #: How often a waiting launcher looks for its command.
 WAIT_S = 0.1
 #: What remains of a session gets this long after its first process ended by itself.
@@ -67,6 +69,9 @@ class Supervisor:
         self._exit: dict[str, Any] | None = None
         self._output: int | None = None
         self._next_beat = 0.0
+        self._relayed_bytes = 0
+        self._saved: tuple[object, ...] = ()
+        self._saved_at = 0.0
 
     # -- the story -----------------------------------------------------------------------------------------------
 
@@ -74,6 +79,7 @@ class Supervisor:
         """Live the rank's life; ``started`` is called once facts and state can be read."""
         self._listen_for_signals()
         self._state_file.reserve()
+        self._directory.beat.touch()
         try:
             previous = read_json(self._directory.state)
         except ValueError:
@@ -319,6 +325,7 @@ class Supervisor:
             self._output = None
 
     def _show(self, data: bytes) -> None:
+        self._relayed_bytes += len(data)
         self._log.write(data)
         self._tail.feed(data)
 
@@ -342,7 +349,16 @@ class Supervisor:
         self._next_beat = time.monotonic() + BEAT_S
         if self._census is not None and self._phase == "running":
             self._listed = self._census.look()
-        self._save()
+        with contextlib.suppress(OSError):
+            os.utime(self._directory.beat)
+        due = time.monotonic() >= self._saved_at + REFRESH_S
+        if due or self._saved != self._content():
+            self._save()
+
+    def _content(self) -> tuple[object, ...]:
+        """What the state says, in short: equal for as long as it need not be written again."""
+        living = tuple((process.pid, process.start_ticks, process.name) for process in self._listed)
+        return (self._phase, self._engine_pid, living, self._relayed_bytes, self._log.dropped_bytes, self._log.error)
 
     def _save(self) -> None:
         state = {
@@ -361,7 +377,8 @@ class Supervisor:
             "tail": self._tail.lines(),
             "log": {"dropped_bytes": self._log.dropped_bytes, "error": self._log.error},
         }
-        self._state_file.write(state)
+        if self._state_file.write(state):
+            self._saved, self._saved_at = self._content(), time.monotonic()
 
 
 def _refs(processes: Iterable[Process]) -> list[dict[str, Any]]:
