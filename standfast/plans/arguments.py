@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from standfast.plans.options import Found, OptionList, arity, canonical, long_flag, misfit, negation
+from standfast.plans.options import Found, OptionList, arity, canonical, long_flag, misfit, negation, takes_keys
 from standfast.plans.ownership import Owned, owner_of
 from standfast.plans.records import OptionSpec, canonical_json
 from standfast.problems import Problem, redact
@@ -157,6 +157,9 @@ class ArgumentReader:
             self._refuse(
                 "abbreviated-option", where, f"{found.written} abbreviates {full}.", help="Write the flag in full."
             )
+            return len(following)
+        if found.path and not takes_keys(found.spec):
+            self._refuse("wrong-arity", where, f"{found.flag} takes no dotted keys: its value is not a JSON object.")
             return len(following)
         _, most = found.values
         if found.attached is not None:

@@ -44,7 +44,7 @@ class Found:
         """How many values may follow: at least, and at most (None: any number)."""
         if self.negated:
             return (0, 0)
-        return (1, 1) if self.path else (self.spec.minimum, self.spec.maximum)
+        return (self.spec.minimum, self.spec.maximum)
 
 
 class OptionList:
@@ -133,6 +133,11 @@ def long_flag(spec: OptionSpec) -> str:
 def negation(spec: OptionSpec) -> str | None:
     """The ``--no-...`` spelling of a switch, if it has one."""
     return spec.negations[0] if spec.negations else None
+
+
+def takes_keys(spec: OptionSpec) -> bool:
+    """Whether an option can be a JSON object, so that dotted keys may follow its flag."""
+    return (spec.minimum, spec.maximum) == (1, 1) and spec.choices is None and spec.type not in ("int", "float")
 
 
 def misfit(spec: OptionSpec, value: str) -> str | None:

@@ -1,5 +1,7 @@
 """What a config may pass to the engine, and how a refusal reads."""
 
+from typing import Any
+
 import pytest
 
 from standfast.plans import resolve
@@ -7,7 +9,7 @@ from standfast.spec import Secret
 from tests.unit.plans_cases import arguments_refused, deployment, inputs, options_refused, plan, refusals
 
 
-def _argv(**inference: object) -> tuple[str, ...]:
+def _argv(**inference: Any) -> tuple[str, ...]:
     generation = resolve(deployment(**inference), inputs())
     argv = plan(generation).replicas[0].ranks[0].argv
     return argv[argv.index("--tensor-parallel-size") + 2 :]
@@ -132,6 +134,8 @@ def test_an_option_that_the_engine_would_not_take_is_refused(options: dict[str, 
         (("--enforce-eager", "1"), "loose-argument"),
         (("--no-enforce-eager=1",), "wrong-arity"),
         (("--compilation-config.mode",), "wrong-arity"),
+        (("--enforce-eager.mode", "1"), "wrong-arity"),
+        (("--dtype.mode", "1"), "wrong-arity"),
         (("other/model",), "loose-argument"),
         (("--", "other/model"), "loose-argument"),
         (("-",), "loose-argument"),
@@ -229,8 +233,6 @@ def test_a_repeatable_setting_may_be_given_twice() -> None:
         ("--distributed-timeout-seconds", "1"),
         ("--shutdown-timeout", "1"),
         ("--max-model-len", "1k"),
-        ("--help",),
-        ("-h",),
     ],
 )
 def test_what_standfast_manages_is_refused_in_every_spelling(tokens: tuple[str, ...]) -> None:

