@@ -3,6 +3,7 @@
 A plugin: a test module asks for it with ``pytest_plugins = ("tests.support.postgres",)``.
 """
 
+import ctypes
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ import psycopg
 import pytest
 
 _START_DEADLINE_S = 60.0
+_PR_SET_PDEATHSIG = 1
 
 
 @pytest.fixture(scope="session")
@@ -89,6 +91,7 @@ def _running(programs: Path, data: Path, log: Path) -> Iterator[str]:
                 stderr=subprocess.STDOUT,
                 cwd=data.parent,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
                 **_unprivileged(),
             )
         try:
@@ -100,6 +103,11 @@ def _running(programs: Path, data: Path, log: Path) -> Iterator[str]:
             server.send_signal(signal.SIGQUIT)  # the immediate shutdown
             server.wait(30)
     raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text()}")
+
+
+def _end_with_parent() -> None:
+    # A test run that is killed must not leave its server behind.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:

@@ -1,8 +1,12 @@
-"""Another process that uses a registry: ``python -m tests.support.registry_process COMMAND URL ARGUMENTS...``; prints JSON lines."""
+"""Another process that uses a registry; prints JSON lines.
+
+``python -m tests.support.registry_process COMMAND URL ARGUMENTS...``
+"""
 
 import asyncio
 import json
 import sys
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import sqlalchemy as sa
@@ -64,5 +68,9 @@ async def hold(url: str) -> None:
 
 
 if __name__ == "__main__":
-    commands = {"open": open_registry, "reserve": reserve, "hold": hold}
+    commands: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+        "open": open_registry,
+        "reserve": reserve,
+        "hold": hold,
+    }
     asyncio.run(commands[sys.argv[1]](*sys.argv[2:]))

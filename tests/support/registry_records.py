@@ -3,13 +3,17 @@
 import hashlib
 
 from standfast.plans.records import (
+    Claim,
     EndpointPlan,
     EngineIdentity,
     Generation,
     Inspection,
     OptionSpec,
     PinnedModel,
+    PortSpan,
+    RankPlan,
     ReadinessPlan,
+    ReplicaPlan,
     RetryPlan,
     RolePlan,
     Topology,
@@ -49,6 +53,13 @@ def a_generation(
     inference: bool = True,
 ) -> Generation:
     """A generation of ``deployment``; another ``variant`` has another digest."""
+    rank = RankPlan(
+        rank=0,
+        node=0,
+        argv=("serve",),
+        environment=(),
+        claim=Claim(gpu=None, gpus=0, cpus=1, memory_bytes=1, ports=PortSpan(count=1, offsets=(("http", 0),))),
+    )
     plan = RolePlan(
         role="inference",
         model=PinnedModel(id="m", source="wheel", locator="w", revision="w==1"),
@@ -61,7 +72,7 @@ def a_generation(
             options_digest=an_inspection().options_digest,
         ),
         topology=Topology(nodes=1, tensor=1, pipeline=1, data=1, expert=1),
-        replicas=(),
+        replicas=(ReplicaPlan(index=0, launch_delay_s=0.0, ranks=(rank,)),),
         readiness=ReadinessPlan(
             startup_timeout_s=1.0, initialization_timeout_s=1.0, generation_timeout_s=1.0, health_path="/health"
         ),
