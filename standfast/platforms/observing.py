@@ -25,13 +25,22 @@ class _Seen:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _RankFiles:
+    """A rank's files, named once: to put a path together takes longer than to look at it."""
+
+    rank: int
+    state: Path
+    beat: Path
+
+
 class Observer:
     """Looks at attempts under ``root`` and remembers the last look at each, to save work and to tell beats apart."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._boot = processes.boot_id()
-        self._launches: dict[str, tuple[AttemptFiles, Launch]] = {}
+        self._launches: dict[str, tuple[_RankFiles, ...]] = {}
         self._seen: dict[tuple[str, int], _Seen] = {}
 
     def observe(self, attempt: str) -> Observation:
@@ -42,9 +51,10 @@ class Observer:
             text = read_bytes(files.launch)
             if text is None:
                 return Observation(attempt=attempt, ranks=())
-            known = self._launches[attempt] = (files, Launch.model_validate_json(text))
-        files, launch = known
-        return Observation(attempt=attempt, ranks=tuple(self._observe_rank(files, rank) for rank in launch.ranks))
+            launch = Launch.model_validate_json(text)
+            known = tuple(_RankFiles(rank, files.state(rank), files.beat(rank)) for rank in launch.ranks)
+            self._launches[attempt] = known
+        return Observation(attempt=attempt, ranks=tuple(self._observe_rank(attempt, files) for files in known))
 
     def forget(self, attempt: str) -> None:
         """Drop what is remembered of an attempt that is over."""
@@ -56,32 +66,31 @@ class Observer:
         """Whether the launcher that wrote ``state`` still runs."""
         return state.boot_id == self._boot and processes.is_alive(state.launcher_pid, state.launcher_start_ticks)
 
-    def _observe_rank(self, files: AttemptFiles, rank: int) -> RankObservation:
-        key = (files.attempt, rank)
-        seen = _look(files, rank, self._seen.get(key))
+    def _observe_rank(self, attempt: str, files: _RankFiles) -> RankObservation:
+        key = (attempt, files.rank)
+        seen = _look(files, self._seen.get(key))
         if seen is None:
-            return RankObservation(rank=rank, phase="absent", launcher_alive=False, beat_age_s=None)
+            return RankObservation(rank=files.rank, phase="absent", launcher_alive=False, beat_age_s=None)
         self._seen[key] = seen
         changes = {"launcher_alive": self.launcher_alive(seen.state), "beat_age_s": seen.age_s}
         return seen.observation.model_copy(update=changes)
 
 
-def _look(files: AttemptFiles, rank: int, before: _Seen | None) -> _Seen | None:
-    path = files.state(rank)
+def _look(files: _RankFiles, before: _Seen | None) -> _Seen | None:
     try:
-        status = path.stat()
+        status = files.state.stat()
         signature = (status.st_ino, status.st_mtime_ns, status.st_size)
         if before is not None and before.signature == signature:
             seen = before
         else:
-            state = parse_state(path.read_bytes())
+            state = parse_state(files.state.read_bytes())
             if state is None:
                 return before
-            seen = _Seen(signature, state, _observation(rank, state), 0.0, 0.0, 0.0)
+            seen = _Seen(signature, state, _observation(files.rank, state), 0.0, 0.0, 0.0)
     except FileNotFoundError:
         return None
     now = time.monotonic()
-    beat = max(seen.state.beat, _touched(files.beat(rank)))
+    beat = max(seen.state.beat, _touched(files.beat))
     age_s = max(0.0, time.time() - beat)
     if before is not None:
         since = now - before.at

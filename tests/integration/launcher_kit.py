@@ -135,7 +135,11 @@ class Rank:
     def log(self) -> str:
         """The current log file."""
         path = self.root / "logs" / f"{self.rank}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        try:
+            return path.read_text(errors="replace")
+        except FileNotFoundError:
+            # Not written yet, or just being rotated.
+            return ""
 
     def wait_for_phase(self, phase: str, within: float = 20.0) -> dict[str, Any]:
         """The first state in ``phase``."""

@@ -362,7 +362,20 @@ def test_a_chatty_engine_fills_no_more_than_two_log_files_and_beats_go_on(rank: 
     assert len(sizes) == 2
     assert sum(sizes) < 3_000_000
     assert eventually(lambda: rank.state()["beat"] > begun["beat"], "another beat")
-    assert eventually(lambda: rank.state()["tail"][-1] == "done", "the tail")
+    assert eventually(lambda: rank.state()["tail"][-1:] == ["done"], "the tail")
+
+
+def test_beats_go_on_though_nothing_else_changes(rank: Rank) -> None:
+    rank.launch()
+    rank.bind(["sleep", "600"])
+    rank.wait_for_processes(1)
+    beat = rank.root / "state" / "0.beat"
+
+    for _ in range(3):
+        before = beat.stat().st_mtime_ns
+        eventually(lambda before=before: beat.stat().st_mtime_ns > before, "a beat")  # type: ignore[misc]
+    written = rank.state()["beat"]
+    eventually(lambda: rank.state()["beat"] > written, "a state of the same content")
 
 
 def test_wrong_use_is_refused_with_code_2(tmp_path: Path) -> None:
