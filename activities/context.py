@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import httpx
-from standfast.images.store import ImageStore
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from standfast.contracts import Failure
 from standfast.home import Home
+from standfast.images.store import ImageStore
 from standfast.plans.records import Generation, RolePlan
 from standfast.platforms.base import Platform
 from standfast.platforms.inventory import HostInventory

@@ -135,12 +135,12 @@ class _Climb:
                 raise failed(self._too_late("initialization", limits.initialization_timeout_s, observation))
             return False
         self._pass("process")
-        answered = await self._answers(limits, observation)
+        answered = await self._answers(limits)
         if not answered and waited > limits.startup_timeout_s:
             raise failed(self._too_late("start-up", limits.startup_timeout_s, observation))
         return answered
 
-    async def _answers(self, limits: ReadinessPlan, first: Observation) -> bool:
+    async def _answers(self, limits: ReadinessPlan) -> bool:
         http, served = self.services.http, self.plan.endpoint.served_name
         complaint = await is_healthy(http, self.url, limits.health_path)
         if complaint is not None:
@@ -166,9 +166,9 @@ class _Climb:
             self.complaint = f"/v1/models does not list {served}"
             return False
         self._pass("listed")
-        return await self._generates(served, limits, first)
+        return await self._generates(served, limits)
 
-    async def _generates(self, served: str, limits: ReadinessPlan, first: Observation) -> bool:
+    async def _generates(self, served: str, limits: ReadinessPlan) -> bool:
         now = time.time()
         self.silent_since = self.silent_since if self.silent_since is not None else now
         left = self.silent_since + limits.generation_timeout_s - now
@@ -194,8 +194,20 @@ class _Climb:
                 ) from None
             return False
         self._pass("token")
-        self.standing = standing_set([first, await self.services.platform.observe(self.ref.attempt)])
+        first = await self._beat_after(time.time())
+        self.standing = standing_set([first, await self._beat_after(time.time())])
         return True
+
+    async def _beat_after(self, moment: float) -> Observation:
+        """The first look whose processes were counted after ``moment``, by every rank's launcher."""
+        while True:
+            observation = await self.services.platform.observe(self.ref.attempt)
+            fault = find_fault(observation)
+            if fault is not None:
+                raise failed(failure_of(fault, observation, had_served=False))
+            if observation.beat_age_s is not None and time.time() - observation.beat_age_s > moment:
+                return observation
+            await asyncio.sleep(_LOOK_S / 2)
 
     def sentence(self) -> str:
         """What it waits for, in words."""

@@ -68,9 +68,10 @@ class SettingsActivities:
                 except ImageBuildError as error:
                     raise _retryable(_build_failure(error)) from None
             detail = "built"
-        await self._services.registry.put_image(
-            built.digest, name=pinned.image_name, path=str(built.path), inspection=built.inspection
-        )
+        if existing is None or await self._services.registry.get_image(built.digest) is None:
+            await self._services.registry.put_image(
+                built.digest, name=pinned.image_name, path=str(built.path), inspection=built.inspection
+            )
         return c.Nothing(detail=detail)
 
     @activity.defn(name="resolve_plan")

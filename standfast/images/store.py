@@ -89,6 +89,6 @@ class ImageStore:
             built = BuiltImage.model_validate_json((directory / MARKER).read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             return None
-        whole = built.digest == digest and built.path == directory and built.python.exists()
+        whole = built.digest == digest and built.path.resolve() == directory.resolve() and built.python.exists()
         runs = directory.joinpath(built.inspection.executable[0]).exists()
         return built if whole and runs else None

@@ -39,7 +39,8 @@ async def serving_attempt(client: Client) -> str | None:
 async def test_the_replica_is_relaunched_and_returns_by_a_proof(
     stack: TestStack, engine: Callable[..., Scripted], victim: str
 ) -> None:
-    # The kernel keeps fifteen characters of a process's name. A child's death is ignored by the engine's own health, as in the worst of real engines.
+    # A child's death is ignored by the engine's own health, as in the worst of real engines. (The kernel keeps fifteen
+    # characters of a process's name.)
     model = engine(behaviour={"children": 2, "on_child_death": "ignore"})
     async with stack.client() as client, stack.http() as http:
         await client.deploy(model.deployment)

@@ -17,6 +17,7 @@ from filelock import FileLock
 from standfast import contracts as c
 from standfast.client import Client
 from standfast.images.store import ImageStore, image_digest
+from standfast.spec import Image
 from tests.scripted_engine import build_wheel, scripted_image
 from tests.support.scripted_deployments import Scripted
 from tests.support.stack import TestStack, until
@@ -82,8 +83,14 @@ async def finishes(stack: TestStack, handle: Any, model: Scripted) -> None:
         assert len(await registry.list_attempts(generation=result.generation)) == 1
 
 
-async def test_while_it_resolves(bare_stack: TestStack, engine: Callable[..., Scripted]) -> None:
+async def test_while_it_resolves(
+    bare_stack: TestStack, engine: Callable[..., Scripted], image: Image, shared_images: Path
+) -> None:
     model = engine()
+    built = ImageStore(shared_images).read(image_digest(image))
+    assert built is not None
+    async with bare_stack.registry() as registry:
+        await registry.put_image(built.digest, name=image.name, path=str(built.path), inspection=built.inspection)
     async with bare_stack.client() as client:
         with busy_registry(bare_stack):
             async with dying_worker(bare_stack, client, model, "resolve_plan") as handle:
