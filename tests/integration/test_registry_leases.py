@@ -119,7 +119,7 @@ async def test_reservations_of_several_processes_never_overlap(registry: Registr
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        for number in range(4)
+        for number in range(3)
     ]
     for process in processes:
         assert process.stdout is not None
