@@ -102,10 +102,10 @@ def replica_line(replica: ReplicaStatus) -> Any:
         (f"      {replica.role}/{replica.replica}  ", "dim"),
         f"attempt {replica.attempt}, {words(replica.state)}" if replica.attempt else words(replica.state),
     ]
+    if replica.next_try_at is not None and replica.state != "waiting_for_capacity":
+        parts.append((f", next try at {clock(replica.next_try_at)}", "yellow"))
     if replica.detail:
         parts.append((f": {_first_line(replica.detail)}", "red" if replica.state == "failed" else "dim"))
-    if replica.next_try_at is not None and replica.state != "waiting_for_capacity":
-        parts.append((f"   next try at {clock(replica.next_try_at)}", "yellow"))
     if replica.failure is not None and replica.state not in ("failed", "backing_off", "budget_spent"):
         parts.append((f"   (before: {replica.failure.code})", "dim"))
     return text(*parts)
@@ -194,11 +194,11 @@ class LineProgress:
         yield
 
     def _print_step(self, view: DeployView, step: StepProgress) -> None:
-        if step.state == "pending" or self._steps.get((view.name, step.name)) == step.state:
+        if step.state in ("pending", "skipped") or self._steps.get((view.name, step.name)) == step.state:
             return
         self._steps[view.name, step.name] = step.state
         mark, style = _MARKS[step.state]
-        title = (f"{TITLES[step.name]:<{_TITLE_WIDTH}}", "dim" if step.state == "skipped" else "")
+        title = f"{TITLES[step.name]:<{_TITLE_WIDTH}}"
         time_taken = ""
         if step.started_at is not None and step.ended_at is not None and step.state in ("done", "failed"):
             time_taken = took(step.ended_at - step.started_at)

@@ -21,6 +21,8 @@ _STYLES = {
     "serving": "green",
     "ready": "green",
     "deploying": "cyan",
+    "degraded": "yellow",
+    "recovering": "yellow",
     "failed": "bold red",
     "retired": "dim",
     "budget_spent": "bold yellow",
@@ -111,7 +113,7 @@ def _details(one: DeploymentStatus) -> Iterator[Any]:
         ("next", one.next_step),
     ]
     for label, value in rows:
-        yield text((f"  {label:<12}", "dim"), value)
+        yield text((f"  {label:<13}", "dim"), value)
     for notice in one.notices:
         yield text(("  ! ", "yellow"), notice)
     if one.deploy is not None:

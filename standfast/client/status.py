@@ -55,14 +55,15 @@ async def deployment_status(
     proofs = await registry.list_proofs(deployment=deployment.name, limit=1)
     attempts = await registry.list_attempts(deployment=deployment.name, limit=SHOWN_ATTEMPTS)
     counted = current or (shown[0] if shown else None)
+    ready = sum(b.state == "ready" for b in backends[counted.id]) if counted is not None else 0
     running = deploy_status if isinstance(deploy_status, DeployStatus) else None
     status = DeploymentStatus(
         name=deployment.name,
         served_name=deployment.served_name,
         target=deployment.target,
         generation=deployment.current_generation,
-        phase=phase_of(deployment, current, shown, deploying=deploy is not None),
-        replicas_ready=sum(b.state == "ready" for b in backends[counted.id]) if counted is not None else 0,
+        phase=phase_of(deployment, current, shown, deploying=deploy is not None, ready=ready),
+        replicas_ready=ready,
         replicas_wanted=replicas_of(counted) if counted is not None else 0,
         last_proof=_proof(proofs[0]) if proofs else None,
         endpoint=f"{gateway}/v1" if gateway else None,
@@ -88,14 +89,16 @@ def phase_of(
     shown: "Sequence[StoredGeneration]",
     *,
     deploying: bool,
+    ready: int,
 ) -> str:
-    """One word for the whole deployment."""
+    """One word for the whole deployment: the phase of what serves, unless replicas of it are missing."""
     if deployment.retired_at is not None:
         return "retired"
     if deploying:
         return "deploying"
     if current is not None:
-        return current.phase
+        whole = current.phase != "serving" or ready >= replicas_of(current)
+        return current.phase if whole else "degraded" if ready else "recovering"
     return shown[0].phase if shown else "new"
 
 
