@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -45,16 +45,15 @@ def _try_lock(descriptor: int) -> bool:
 def write_whole(path: Path, text: str) -> None:
     """Write ``text`` so that readers see the old file or the new one, also after a crash. Raises ``OSError``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        with temporary.open("x", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
+        temporary.unlink(missing_ok=True)
         raise
 
 
