@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,8 @@ class _Build:
 
     async def _make_environment(self) -> None:
         made = await self._uv(
-            "making a virtual environment", "venv", "--no-project", "--python", sys.executable, str(self._root)
+            "making a virtual environment",
+            uv.command("venv", "--no-project", "--python", sys.executable, str(self._root)),
         )
         if made.returncode:
             self._fail(made)
@@ -151,21 +152,20 @@ class _Build:
         requirements, overrides = recipe / "requirements.txt", recipe / "overrides.txt"
         requirements.write_text("\n".join([*self._image.requirements, ""]), encoding="utf-8")
         overrides.write_text("\n".join([*self._image.overrides, ""]), encoding="utf-8")
-        arguments = ["pip", "install", "--python", str(self._python), "--requirements", str(requirements)]
+        arguments = ["--python", str(self._python), "--requirements", str(requirements)]
         if self._image.overrides:
             arguments += ["--overrides", str(overrides)]
-        installed = await self._uv("resolving requirements", *arguments)
+        installed = await self._uv("resolving requirements", uv.install(os.environ, *arguments))
         if (
             installed.returncode
             and uv.misses_torch(installed.log)
             and self._image.accelerator == "cpu"
             and "UV_TORCH_BACKEND" not in self._environment
+            and not uv.no_index(os.environ)
         ):
             installed = await self._uv(
                 "the CPU build of PyTorch is not on this machine's indexes: asking PyTorch's own",
-                *arguments,
-                "--torch-backend",
-                "cpu",
+                uv.install(os.environ, *arguments, "--torch-backend", "cpu"),
             )
         if installed.returncode:
             self._fail(installed)
@@ -220,9 +220,9 @@ class _Build:
         self._on_progress(f"{read.engine} {read.version}: {len(read.options)} options")
         return read
 
-    async def _uv(self, sentence: str, *arguments: str) -> Finished:
+    async def _uv(self, sentence: str, argv: Sequence[str]) -> Finished:
         return await uv.run(
-            uv.command(*arguments),
+            argv,
             Narrator(sentence),
             environ=self._environment,
             cwd=self._root.parent,

@@ -21,7 +21,6 @@ _TRANSLATED = (
     ("PIP_EXTRA_INDEX_URL", "UV_INDEX", False),
     ("PIP_CONSTRAINT", "UV_CONSTRAINT", False),
     ("PIP_TRUSTED_HOST", "UV_INSECURE_HOST", False),
-    ("PIP_NO_INDEX", "UV_NO_INDEX", False),
     ("PIP_DEFAULT_TIMEOUT", "UV_HTTP_TIMEOUT", False),
     ("PIP_CERT", "SSL_CERT_FILE", False),
 )
@@ -57,6 +56,16 @@ def environment(machine: Mapping[str, str]) -> dict[str, str]:
     translated["UV_NO_PROGRESS"] = "1"
     translated["NO_COLOR"] = "1"
     return translated
+
+
+def no_index(machine: Mapping[str, str]) -> bool:
+    """Whether this machine's packages come from its ``--find-links`` folders alone; ``uv`` has no variable for that."""
+    return machine.get("PIP_NO_INDEX", "").strip().lower() in ("1", "true", "t", "yes", "y", "on")
+
+
+def install(machine: Mapping[str, str], *arguments: str) -> list[str]:
+    """The command line of ``uv pip install`` on this machine; `environment` makes its variables."""
+    return command("pip", "install", *(["--no-index"] if no_index(machine) else []), *arguments)
 
 
 class Narrator:

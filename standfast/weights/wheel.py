@@ -34,9 +34,8 @@ async def fetch_wheel(
     staging.mkdir(parents=True)
 
     async def install(sentence: str, directory: Path, *arguments: str) -> None:
-        target = ("pip", "install", "--python", interpreter, "--target", str(directory))
         finished = await uv.run(
-            uv.command(*target, *arguments),
+            uv.install(os.environ, "--python", interpreter, "--target", str(directory), *arguments),
             Narrator(sentence),
             environ=uv.environment(os.environ),
             cwd=staging,
