@@ -10,7 +10,7 @@ from standfast.plans.records import BindFacts, RankFacts, ReplicaPlan
 from standfast.platforms.base import AttemptConflictError, Launch, LaunchError, StopUnconfirmedError
 from standfast.platforms.leasing import LeaseRequest, release, reserve
 from standfast.problems import UserError
-from standfast.registry import CapacityError, backend_id
+from standfast.registry import CapacityError, StoredAttempt, backend_id
 from standfast.values import format_memory
 
 
@@ -37,6 +37,7 @@ class AttemptActivities:
             memory_bytes=sum(rank.claim.memory_bytes for rank in replica.ranks),
             port_spans=tuple(rank.claim.ports.count for rank in replica.ranks),
         )
+        await self._end_forgotten(start)
         try:
             lease = await reserve(services.registry, services.inventory, request)
         except CapacityError as error:
@@ -51,14 +52,16 @@ class AttemptActivities:
             number=start.number,
             directory=str(services.home.attempts / start.attempt.replace("/", "%")),
         )
-        await services.registry.put_backend(
-            backend_id(start.generation, start.replica),
-            generation=start.generation,
-            replica=start.replica,
-            host=services.inventory.host,
-            state="starting",
-            attempt=start.attempt,
-        )
+        backend = await services.registry.get_backend(backend_id(start.generation, start.replica))
+        if backend is None or backend.attempt != start.attempt:
+            await services.registry.put_backend(
+                backend_id(start.generation, start.replica),
+                generation=start.generation,
+                replica=start.replica,
+                host=services.inventory.host,
+                state="starting",
+                attempt=start.attempt,
+            )
         ranks: list[c.RankPlacement] = []
         given = 0
         for rank, port_base in zip(replica.ranks, lease.port_bases, strict=True):
@@ -74,6 +77,12 @@ class AttemptActivities:
                 )
             )
         return c.Placement(attempt=start.attempt, host=lease.host, ranks=tuple(ranks))
+
+    async def _end_forgotten(self, start: c.PlaceInput) -> None:
+        """End earlier attempts of the same replica whose workflow was terminated before it could."""
+        for earlier in await self._services.registry.list_attempts(generation=start.generation, replica=start.replica):
+            if earlier.phase != "ended" and earlier.number < start.number:
+                await end_attempt(self._services, ending_of(earlier, "a later attempt takes its place"))
 
     @activity.defn(name="launch_attempt")
     async def launch(self, ref: c.AttemptRef) -> c.Nothing:
@@ -162,6 +171,18 @@ async def end_attempt(services: Services, end: c.EndAttempt) -> None:
     if known is not None:
         failure = end.failure.model_dump(mode="json") if end.failure is not None else None
         await services.registry.set_attempt(end.attempt, phase="ended", failure=failure)
+
+
+def ending_of(attempt: StoredAttempt, reason: str) -> c.EndAttempt:
+    """The request to end an attempt that no workflow owns any more."""
+    return c.EndAttempt(
+        attempt=attempt.name,
+        generation=attempt.generation,
+        role=attempt.role,
+        replica=attempt.replica,
+        host=None,
+        reason=reason,
+    )
 
 
 async def take_out(services: Services, generation: str, replica: int, attempt: str) -> None:

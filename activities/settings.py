@@ -151,13 +151,17 @@ class SettingsActivities:
         return c.Nothing()
 
     async def _attempts_so_far(self, generation: Generation) -> tuple[int, ...]:
-        """The highest attempt number of each replica: names of attempts are never used twice."""
+        """The attempt number after which each replica goes on: names of attempts that ended are never used again.
+
+        An attempt that has not ended is left to be found by its name, whatever became of the workflow that started it.
+        """
         assert generation.inference is not None
-        highest = dict.fromkeys(range(len(generation.inference.replicas)), 0)
+        so_far = dict.fromkeys(range(len(generation.inference.replicas)), 0)
         for attempt in await self._services.registry.list_attempts(generation=generation.id):
-            if attempt.replica in highest:
-                highest[attempt.replica] = max(highest[attempt.replica], attempt.number)
-        return tuple(highest.values())
+            if attempt.replica in so_far:
+                used = attempt.number if attempt.phase == "ended" else attempt.number - 1
+                so_far[attempt.replica] = max(so_far[attempt.replica], used)
+        return tuple(so_far.values())
 
     async def _changes(self, previous: str | None, generation: Generation) -> tuple[str, ...]:
         if previous is None or previous == generation.id:
@@ -165,7 +169,7 @@ class SettingsActivities:
         before = await self._services.registry.get_generation(previous)
         if before is None:
             return ()
-        return tuple(change.render() for change in difference(before.record, generation).settings)
+        return tuple(difference(before.record, generation).lines())
 
 
 def parse(settings: Mapping[str, Any]) -> Deployment:

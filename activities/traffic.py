@@ -8,10 +8,10 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.attempts import end_attempt
+from activities.attempts import end_attempt, ending_of
 from activities.context import Services, failed, misused, progress
 from standfast import contracts as c
-from standfast.registry import NotFound, RouteConflict, ServedNameTaken, StoredAttempt
+from standfast.registry import NotFound, RouteConflict, ServedNameTaken
 
 _POLL_S = 0.2
 _GATEWAY_AGE_S = 5.0
@@ -119,7 +119,7 @@ class TrafficActivities:
                 open_replicas = await self._open_replicas(of.generation)
                 for attempt in left:
                     if attempt.replica not in open_replicas:
-                        await end_attempt(self._services, _ending(attempt))
+                        await end_attempt(self._services, ending_of(attempt, "no workflow owns it any more"))
                 if not left and not open_replicas:
                     return c.Nothing()
                 say(f"{len(left)} attempts and {len(open_replicas)} replicas are still ending")
@@ -164,14 +164,3 @@ class TrafficActivities:
             if description.status == WorkflowExecutionStatus.RUNNING:
                 open_replicas.add(replica.index)
         return open_replicas
-
-
-def _ending(attempt: StoredAttempt) -> c.EndAttempt:
-    return c.EndAttempt(
-        attempt=attempt.name,
-        generation=attempt.generation,
-        role=attempt.role,
-        replica=attempt.replica,
-        host=None,
-        reason="no workflow owns it any more",
-    )

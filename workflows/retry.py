@@ -23,9 +23,14 @@ from workflows.failures import failure_of
 
 _T = TypeVar("_T")
 
-_CAPACITY_POLL = timedelta(seconds=5)
+_CAPACITY_POLL_S = (5.0, 30.0)
+"""The first and the longest wait between two looks for room."""
 _ATTEMPTS_PER_RUN = 50
 """Attempts after which the workflow continues as new, so that its history stays short."""
+
+
+_PASSING = ("placing", "launching", "stopping")
+"""States that pass by themselves within moments; subscribers are not told of them."""
 
 
 @workflow.defn(name=c.RETRY)
@@ -73,7 +78,7 @@ class RetryWorkflow:
         attempts_in_this_run = 0
         try:
             while self._stop is None:
-                if attempts_in_this_run >= _ATTEMPTS_PER_RUN:
+                if attempts_in_this_run >= _ATTEMPTS_PER_RUN or workflow.info().is_continue_as_new_suggested():
                     await self._messages_sent()
                     workflow.continue_as_new(self._carried_over())
                 attempts_in_this_run += 1
@@ -129,6 +134,10 @@ class RetryWorkflow:
         failure: c.Failure | None = None
         try:
             placement = await self._place(attempt, number)
+            if placement is None and self._stop is None:
+                # Nothing was leased under this name: the next run of the workflow goes on with it.
+                self._number -= 1
+                return None
             if placement is not None:
                 failure = await self._run(self._reference(attempt, number, placement))
         except ActivityError as error:
@@ -151,7 +160,8 @@ class RetryWorkflow:
             replica=self._input.replica,
         )
         self._set("placing")
-        while self._stop is None:
+        wait, longest = _CAPACITY_POLL_S
+        while self._stop is None and not workflow.info().is_continue_as_new_suggested():
             try:
                 return await self._unless_stopped(
                     steps.PLACE_ATTEMPT.start(place, summary=f"Find room for attempt {number} of {self._label}")
@@ -160,12 +170,10 @@ class RetryWorkflow:
                 failure = failure_of(error)
                 if failure.kind != "capacity":
                     raise
-                self._set(
-                    "waiting_for_capacity",
-                    failure.message,
-                    next_try_at=workflow.time() + _CAPACITY_POLL.total_seconds(),
-                )
-                await self._sleep(_CAPACITY_POLL.total_seconds())
+                self._set("waiting_for_capacity", failure.message, next_try_at=workflow.time() + wait)
+                await self._sleep(wait)
+                self._retry_requested = False
+                wait = min(2 * wait, longest)
         return None
 
     async def _run(self, ref: c.AttemptRef) -> c.Failure | None:
@@ -267,15 +275,6 @@ class RetryWorkflow:
             return
         if failure.kind == "interrupted":
             return
-        if failure.kind == "capacity":
-            self._set(
-                "waiting_for_capacity",
-                failure.message,
-                failure=failure,
-                next_try_at=now + _CAPACITY_POLL.total_seconds(),
-            )
-            await self._sleep(_CAPACITY_POLL.total_seconds())
-            return
         plan = self._input.retry
         self._failures_in_a_row += 1
         if budget.available(self._spent_at, plan, now) == 0:
@@ -346,13 +345,14 @@ class RetryWorkflow:
         }
         if failure is not None or state == "ready":
             changes["failure"] = failure
-        changed = state != self._status.state
-        self._status = self._status.model_copy(update=changes)
+        before = self._status
+        self._status = before.model_copy(update=changes)
         workflow.set_current_details(pages.replica_page(self._status))
-        if changed:
+        if state != before.state:
             attributes.set_phase(state)
-        for subscriber in self._subscribers:
-            self._tell(subscriber, self._status)
+        if (state, detail) != (before.state, before.detail) and state not in _PASSING:
+            for subscriber in self._subscribers:
+                self._tell(subscriber, self._status)
 
     def _tell(self, workflow_id: str, status: c.ReplicaStatus) -> None:
         task = asyncio.create_task(self._send(workflow_id, status))

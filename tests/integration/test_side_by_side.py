@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from standfast.contracts import ReplicaStatus, retry_id
 from tests.scripted_engine import build_wheel, scripted_image
 from tests.support.scripted_deployments import Scripted
 from tests.support.stack import TestStack, until
@@ -117,3 +118,20 @@ async def test_a_deprecated_deployment_is_unknown_afterwards(stack: TestStack, e
         again = await client.deploy(model.deployment)
         assert again.changed
         assert len(model.script.starts()) == 2
+
+
+async def test_a_replica_whose_workflow_was_terminated_is_adopted_by_the_next_deploy(
+    stack: TestStack, engine: Callable[..., Scripted]
+) -> None:
+    model = engine()
+    async with stack.client() as client, stack.http() as http:
+        first = await client.deploy(model.deployment)
+        temporal = await client.temporal()
+        keeper = temporal.get_workflow_handle(retry_id(first.generation, "inference", 0))
+        await keeper.terminate("an operator's mistake")
+        await client.deploy(model.deployment)
+        status = await keeper.query("status", result_type=ReplicaStatus)
+        assert (status.state, status.attempt) == ("ready", 1)
+        assert len(model.script.starts()) == 1
+        answer = await http.post("/v1/completions", json={"model": "m", "prompt": "hello", "max_tokens": 4})
+        assert answer.status_code == 200
