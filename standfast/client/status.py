@@ -138,7 +138,7 @@ def _at(replica: ReplicaStatus) -> str:
         return ""
     moment = datetime.fromtimestamp(replica.next_try_at, UTC).astimezone()
     wait = max(0.0, replica.next_try_at - datetime.now(UTC).timestamp())
-    return f" at {moment:%H:%M:%S} (in {wait:.0f} s)"
+    return f" at {moment:%H:%M:%S} (in {f'{wait:.0f} s' if wait < 100 else f'{wait / 60:.0f} min'})"
 
 
 async def _ask_replica(

@@ -53,15 +53,12 @@ class CommandLine:
     async def run(self, *arguments: str, within_s: float = 120.0) -> Ran:
         """Run a command to its end."""
         process = await self.start(*arguments)
-        try:
-            async with asyncio.timeout(within_s):
-                out, err = await process.communicate()
-        except TimeoutError:
+        ending = asyncio.create_task(process.communicate())
+        done, _ = await asyncio.wait({ending}, timeout=within_s)
+        if not done:
             process.kill()
-            out, err = await process.communicate()
-            raise AssertionError(
-                f"standfast {' '.join(arguments)} did not end:\n{out.decode()}{err.decode()}"
-            ) from None
+        out, err = await ending
+        assert done, f"standfast {' '.join(arguments)} did not end:\n{out.decode()}{err.decode()}"
         assert process.returncode is not None
         ran = Ran(process.returncode, out.decode(), err.decode())
         assert "Traceback" not in ran.err + ran.out, ran.err + ran.out
