@@ -147,6 +147,8 @@ class _Build:
             self._fail(made)
 
     async def _install(self) -> None:
+        # Without uv's --compile-bytecode: of vLLM's 21 000 modules an engine loads 5 000, and the inspector's load
+        # compiles nearly all of these, at a quarter of the time.
         recipe = self._root / "recipe"
         recipe.mkdir()
         requirements, overrides = recipe / "requirements.txt", recipe / "overrides.txt"
