@@ -73,7 +73,8 @@ def error_document(error: UserError | ProblemsError) -> dict[str, Any]:
         document["where"] = error.where
     failure = getattr(error, "failure", None)
     if isinstance(failure, Failure):
-        document["failure"] = failure.model_dump(mode="json")
+        shown = failure.model_copy(update={"evidence": tuple(redact(line) for line in failure.evidence)})
+        document["failure"] = shown.model_dump(mode="json")
     for extra in ("tail", "workflow_url"):
         if value := getattr(error, extra, None):
             document[extra] = value
