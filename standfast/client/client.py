@@ -7,44 +7,29 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
+from standfast.client import operations
 from standfast.client.connection import (
     TemporalEndpoint,
-    UnreachableError,
     connect_temporal,
     temporal_endpoint,
 )
 from standfast.client.deploys import (
-    QUERY_TIMEOUT,
     DeployHandle,
     Notice,
     Progress,
     attach,
     requester,
-    search_attributes,
     start_deploy,
 )
 from standfast.client.errors import (
     NoSuchDeploymentError,
-    StillRunningError,
-    operation_error,
 )
 from standfast.client.logs import read_logs
 from standfast.client.status import KEPT_UP, deployment_status, replicas_of
 from standfast.client.views import DeploymentStatus, LogLine, RetryOutcome, ValidationOutcome
 from standfast.contracts import (
-    DEPRECATE,
-    TASK_QUEUE,
-    VALIDATE,
     DeployResult,
-    DeprecateInput,
     DeprecateResult,
-    ProofReport,
-    ReplicaStatus,
-    RetryRequest,
-    ValidateInput,
-    deprecate_id,
-    retry_id,
-    validate_id,
 )
 from standfast.home import Home
 from standfast.problems import UserError
@@ -53,7 +38,6 @@ from standfast.stack.record import running_stack
 
 if TYPE_CHECKING:
     from temporalio.client import Client as TemporalClient
-    from temporalio.client import WorkflowHandle
 
     from standfast.registry import Registry, StoredDeployment, StoredGeneration
 
@@ -212,8 +196,9 @@ class Client:
         """
         registry = await self.registry()
         await self._known(name)
+        temporal = await self.temporal()
         outcomes = [
-            await self._retry_replica(generation, number)
+            await operations.retry_replica(temporal, generation, number)
             for generation in await registry.list_generations(name, limit=20)
             if generation.phase in KEPT_UP
             for number in range(replicas_of(generation))
@@ -231,48 +216,8 @@ class Client:
 
     async def validate(self, name: str, *, timeout_s: float | None = None) -> ValidationOutcome:
         """Prove again that the serving generation answers. A failed proof is a report with ``passed`` False."""
-        from temporalio.client import WorkflowFailureError
-        from temporalio.common import WorkflowIDConflictPolicy
-
-        temporal = await self.temporal()
-        deployment = await self._known(name)
-        generation = await self._serving(deployment)
-        assert generation.record.inference_hash is not None
-        start = ValidateInput(
-            generation=generation.id,
-            deployment=name,
-            target=deployment.target,
-            inference_hash=generation.record.inference_hash,
-            validation=generation.record.validation,
-            replicas=tuple(range(replicas_of(generation))),
-            requested_by=requester(),
-        )
-        handle: WorkflowHandle[object, ProofReport] = await temporal.start_workflow(
-            VALIDATE,
-            start,
-            id=validate_id(generation.id),
-            task_queue=TASK_QUEUE,
-            result_type=ProofReport,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            memo={"requested_by": start.requested_by},
-            static_summary=f"Prove {generation.id}",
-            search_attributes=search_attributes(
-                deployment=name,
-                generation=generation.id,
-                role="inference",
-                target=deployment.target,
-                phase="validating",
-            ),
-            rpc_timeout=QUERY_TIMEOUT,
-        )
-        url = self.endpoint.workflow_url(handle.id, handle.result_run_id)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return ValidationOutcome(report=await handle.result(), workflow_url=url)
-        except TimeoutError:
-            raise StillRunningError("validate", name, timeout_s or 0.0) from None
-        except WorkflowFailureError as error:
-            raise operation_error(error, operation="validate", deployment=name, workflow_url=url) from None
+        generation = await self._serving(await self._known(name))
+        return await operations.validate(await self.temporal(), self.endpoint, generation, timeout_s=timeout_s)
 
     async def deprecate(
         self,
@@ -284,48 +229,24 @@ class Client:
         timeout_s: float | None = None,
     ) -> DeprecateResult:
         """Retire a deployment (or one generation that does not serve): stop admissions, drain, stop, clean up."""
-        from temporalio.client import WorkflowFailureError
-        from temporalio.common import WorkflowIDConflictPolicy
-
-        temporal = await self.temporal()
         deployment = await self._known(name)
         if generation is not None:
-            generation = await self._generation_to_retire(deployment, generation)
+            generation = await operations.generation_to_retire(await self.registry(), deployment, generation)
         if await self.running_deploy(name) is not None:
             raise UserError(
                 f"a deploy of {name} is running; it would bring up again what is taken down.",
                 help=f"Cancel it first: `standfast deploy --cancel {name}`.",
                 exit_code=1,
             )
-        subject = generation or name
-        start = DeprecateInput(
-            deployment=name,
-            generation=generation,
-            target=deployment.target,
+        return await operations.deprecate(
+            await self.temporal(),
+            self.endpoint,
+            deployment,
+            generation,
             reason=reason,
             drain_timeout_s=drain_timeout_s,
-            requested_by=requester(),
+            timeout_s=timeout_s,
         )
-        handle: WorkflowHandle[object, DeprecateResult] = await temporal.start_workflow(
-            DEPRECATE,
-            start,
-            id=deprecate_id(subject),
-            task_queue=TASK_QUEUE,
-            result_type=DeprecateResult,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            memo={"requested_by": start.requested_by, "reason": reason},
-            static_summary=f"Retire {subject}",
-            search_attributes=search_attributes(deployment=name, target=deployment.target, phase="draining"),
-            rpc_timeout=QUERY_TIMEOUT,
-        )
-        url = self.endpoint.workflow_url(handle.id, handle.result_run_id)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await handle.result()
-        except TimeoutError:
-            raise StillRunningError("deprecate", name, timeout_s or 0.0) from None
-        except WorkflowFailureError as error:
-            raise operation_error(error, operation="deprecate", deployment=name, workflow_url=url) from None
 
     async def logs(
         self,
@@ -381,58 +302,4 @@ class Client:
             f"no generation of {deployment.name} is serving, so there is nothing to prove.",
             help=f"`standfast status {deployment.name}` tells why; a deploy proves what it brings up.",
             exit_code=1,
-        )
-
-    async def _generation_to_retire(self, deployment: "StoredDeployment", given: str) -> str:
-        registry = await self.registry()
-        wanted = given if "@" in given else f"{deployment.name}@{given}"
-        generations = [g.id for g in await registry.list_generations(deployment.name) if g.id.startswith(wanted)]
-        if len(generations) != 1:
-            known = ", ".join(g.id for g in await registry.list_generations(deployment.name, limit=10))
-            raise UserError(
-                f"{given!r} names {'no' if not generations else 'more than one'} generation of {deployment.name}.",
-                help=f"The newest are: {known}.",
-            )
-        if generations[0] == deployment.current_generation:
-            raise UserError(
-                f"{generations[0]} has the traffic of {deployment.name}; it is not stopped before a successor has it.",
-                help=f"Deploy another generation, or retire all of it: `standfast deprecate {deployment.name}`.",
-            )
-        return generations[0]
-
-    async def _retry_replica(self, generation: "StoredGeneration", replica: int) -> RetryOutcome | None:
-        """None when the replica has no workflow."""
-        from temporalio.client import WorkflowUpdateFailedError
-        from temporalio.exceptions import ApplicationError
-        from temporalio.service import RPCError, RPCStatusCode
-
-        temporal = await self.temporal()
-        handle = temporal.get_workflow_handle(retry_id(generation.id, "inference", replica))
-        request = RetryRequest(requested_by=requester())
-        try:
-            async with asyncio.timeout(UPDATE_TIMEOUT.total_seconds()):
-                status = await handle.execute_update("retry", request, result_type=ReplicaStatus)
-        except WorkflowUpdateFailedError as error:
-            cause = error.cause
-            message = cause.message if isinstance(cause, ApplicationError) else str(cause)
-            return RetryOutcome(
-                generation=generation.id, role="inference", replica=replica, outcome="nothing to retry", message=message
-            )
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
-                return None
-            raise
-        except TimeoutError:
-            raise UnreachableError(
-                f"replica {replica} of {generation.deployment} did not take the retry within "
-                f"{UPDATE_TIMEOUT.total_seconds():.0f} s.",
-                help="Is a control worker running? `standfast doctor` tells.",
-            ) from None
-        return RetryOutcome(
-            generation=generation.id,
-            role="inference",
-            replica=replica,
-            outcome="retrying",
-            message="the budget is full again; the next attempt starts now",
-            status=status,
         )

@@ -125,7 +125,7 @@ def gateway_part(home: Home, environment: Mapping[str, str], *, host: str, port:
         ),
         environment=environment,
         log=home.logs / "gateway.log",
-        answers=lambda _spawned_at: gateway_answers(port),
+        answers=lambda _spawned_at: gateway_answers(port, reachable(host)),
         start_timeout_s=30.0,
         stop_grace_s=GATEWAY_GRACE_S + 5.0,
     )
@@ -148,6 +148,11 @@ def part_environment(home: Home, endpoint: TemporalEndpoint, *, managed: bool) -
             "TEMPORAL_CONFIG_FILE": os.devnull,
         }
     return environment
+
+
+def reachable(host: str) -> str:
+    """The address by which this host's clients reach a server that listens on ``host``."""
+    return LOOPBACK if host in ("0.0.0.0", "") else host
 
 
 async def gateway_answers(port: int, host: str = LOOPBACK) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from standfast.home import Home
 from standfast.plans.records import Record
-from standfast.stack.processes import end
-from standfast.stack.record import is_running, read_record
+from standfast.stack.processes import ProcessRef, end
+from standfast.stack.record import StackRecord, is_running, read_record
 
 SHUTDOWN_LIMIT_S = 60.0
 STOP_REASON = "interrupted: stack stopped"
@@ -35,9 +35,12 @@ async def stop_stack(home: Home, *, keep_models: bool, tell: Callable[[str], Non
     that the next ``up`` brings them back.
     """
     was_running = is_running(home)
-    if was_running:
+    record = read_record(home)
+    processes = _processes_of(record) if record is not None else ()
+    if was_running or any(process.alive() for process in processes):
         tell("stopping worker, gateway and Temporal")
-        await _stop_supervisor(home)
+        for process in processes:
+            await end(process, grace_s=SHUTDOWN_LIMIT_S)
     running = await _running_attempts(home)
     if keep_models:
         return DownReport(was_running=was_running, kept=running)
@@ -47,13 +50,9 @@ async def stop_stack(home: Home, *, keep_models: bool, tell: Callable[[str], Non
     return DownReport(was_running=was_running, stopped=tuple(stopped))
 
 
-async def _stop_supervisor(home: Home) -> None:
-    record = read_record(home)
-    if record is not None:
-        await end(record.supervisor, grace_s=SHUTDOWN_LIMIT_S)
-        for part in record.parts:
-            if part.process is not None:
-                await end(part.process, grace_s=5.0)
+def _processes_of(record: StackRecord) -> tuple[ProcessRef, ...]:
+    """The supervisor, which stops its parts in order; then parts that it may have left behind."""
+    return (record.supervisor, *(part.process for part in record.parts if part.process is not None))
 
 
 async def _running_attempts(home: Home) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from standfast.stack.parts import (
     TemporalWatch,
     gateway_part,
     part_environment,
+    reachable,
     temporal_part,
     worker_part,
 )
@@ -108,7 +109,7 @@ class Supervisor:
                 supervisor=_self_reference(),
                 started_at=time.time(),
                 temporal=temporal,
-                gateway=f"http://{_reachable(self.settings.gateway_host)}:{ports['gateway']}",
+                gateway=f"http://{reachable(self.settings.gateway_host)}:{ports['gateway']}",
                 ports=ports,
                 parts=(),
                 notices=(*notices, *_disk_notices(self.home)),
@@ -297,11 +298,6 @@ def _self_reference() -> ProcessRef:
     found = reference(os.getpid())
     assert found is not None
     return found
-
-
-def _reachable(host: str) -> str:
-    """The address by which this host's clients reach a server that listens on ``host``."""
-    return LOOPBACK if host in ("0.0.0.0", "::", "") else host
 
 
 def _disk_notices(home: Home) -> tuple[str, ...]:

@@ -225,12 +225,19 @@ async def test_logs_follow_a_replica_into_its_next_attempt(
     await cli.run("deprecate", "talker")
 
 
-async def test_down_stops_models_and_up_brings_them_back(
+async def test_models_outlive_a_killed_stack_and_come_back_after_down(
     cli: CommandLine, engine: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     model = engine("standing")
     config = str(write_config(tmp_path / "standing.py", model.deployment))
     assert (await cli.run("deploy", config)).code == 0
+
+    stack = running_stack(cli.home)
+    assert stack is not None
+    stack.supervisor.send(signal.SIGKILL)
+    assert (await cli.run("up", "--detach")).code == 0
+    await until_phase(cli, "standing", "serving")
+    assert len(model.script.starts()) == 1
 
     kept = await cli.run("down", "--keep-models", "--json")
     assert kept.code == 0
