@@ -8,6 +8,9 @@ from standfast.platforms import processes
 from standfast.platforms.attempts import AttemptFiles, RankState, parse_state, read_bytes
 from standfast.platforms.base import Launch, Observation, RankObservation
 
+#: A difference between clocks that is a step of one of them, not the time that a beat takes.
+_CLOCK_STEP_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
@@ -77,6 +80,8 @@ class Observer:
 
 
 def _look(files: _RankFiles, before: _Seen | None) -> _Seen | None:
+    # The beat first: it is touched after the state is written, so that the state is at least as new as the beat.
+    touched = _touched(files.beat)
     try:
         status = files.state.stat()
         signature = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -90,11 +95,15 @@ def _look(files: _RankFiles, before: _Seen | None) -> _Seen | None:
     except FileNotFoundError:
         return None
     now = time.monotonic()
-    beat = max(seen.state.beat, _touched(files.beat))
+    beat = max(seen.state.beat, touched)
     age_s = max(0.0, time.time() - beat)
     if before is not None:
         since = now - before.at
-        age_s = before.age_s + since if beat == before.beat else min(age_s, since)
+        if beat == before.beat:
+            age_s = before.age_s + since
+        elif age_s > since + _CLOCK_STEP_S:
+            # A beat that came since the last look cannot be older than that.
+            age_s = since
     return replace(seen, beat=beat, age_s=age_s, at=now)
 
 

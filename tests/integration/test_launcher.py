@@ -220,6 +220,18 @@ def test_a_launcher_after_a_killed_one_ends_what_is_left_and_starts_nothing(rank
     assert rank.log().count("family up") == 1
 
 
+def test_a_state_cut_short_by_a_crash_counts_as_begun(rank: Rank) -> None:
+    (rank.root / "state").mkdir()
+    (rank.root / "state" / "0.json").write_bytes(b"")
+    rank.bind(["echo", "never"])
+
+    assert rank.launch().returncode == 0
+
+    state = eventually(lambda: (rank.root / "state" / "0.json").read_bytes() and rank.state(), "a state") or {}
+    assert (state["phase"] in ("stopping", "ended"), "never" in rank.log()) == (True, False)
+    assert rank.wait_for_phase("ended")["exit"]["reason"] == "lost"
+
+
 def test_a_launcher_killed_while_it_waited_is_replaced(rank: Rank) -> None:
     rank.launch()
     os.kill(rank.state()["launcher_pid"], signal.SIGKILL)

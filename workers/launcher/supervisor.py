@@ -69,6 +69,7 @@ class Supervisor:
         self._exit: dict[str, Any] | None = None
         self._output: int | None = None
         self._next_beat = 0.0
+        self._looked_ns = time.time_ns()
         self._relayed_bytes = 0
         self._saved: tuple[object, ...] = ()
         self._saved_at = 0.0
@@ -174,9 +175,7 @@ class Supervisor:
         return None
 
     def _end(self, request: StopRequest | None) -> list[Process]:
-        """TERM, grace, KILL until nothing of the engine is left. Returns what had to be killed besides its first
-        process.
-        """
+        """TERM, grace, KILL until nothing of the engine is left. Returns whom it killed but its first process."""
         self._phase = "stopping"
         begun = time.monotonic()
         if request is not None and self._engine_pid is not None:
@@ -203,7 +202,9 @@ class Supervisor:
             if time.monotonic() >= deadline:
                 killed.update((process.pid, process) for process in rest)
                 send(rest, signal.SIGKILL)
-                self._pump(_KILL_POLL_S)
+                # A process that waits in the kernel ends when it returns from there: no use in asking it all the time.
+                soon = time.monotonic() < deadline + AFTERMATH_S
+                self._pump(_KILL_POLL_S if soon else BEAT_S)
             else:
                 self._pump(min(_END_POLL_S if rest else _KILL_POLL_S, max(0.0, deadline - time.monotonic())))
         self._relay(final=True)
@@ -334,12 +335,9 @@ class Supervisor:
         self._show(f"[standfast] {text}\n".encode("utf-8", "replace"))
 
     def _members(self, *, thorough: bool) -> list[Process]:
-        """The engine's live processes; a thorough look also reads environments, to find those that left everything
-        else.
-        """
-        members = {
-            process.pid: process for process in (self._census.look(full=True) if self._census is not None else ())
-        }
+        """The engine's live processes; a thorough look also reads environments, and so finds those that left it."""
+        seen = self._census.look(full=thorough) if self._census is not None else []
+        members = {process.pid: process for process in seen}
         if thorough and self._attempt is not None:
             members.update((process.pid, process) for process in find_marked(self._attempt, self._directory.rank))
         self._listed = [process for _, process in sorted(members.items())]
@@ -347,13 +345,15 @@ class Supervisor:
 
     def _beat(self) -> None:
         self._next_beat = time.monotonic() + BEAT_S
+        self._looked_ns = time.time_ns()
         if self._census is not None and self._phase == "running":
             self._listed = self._census.look()
-        with contextlib.suppress(OSError):
-            os.utime(self._directory.beat)
         due = time.monotonic() >= self._saved_at + REFRESH_S
         if due or self._saved != self._content():
             self._save()
+        # Last, so that whoever sees this beat finds a state at least as new; with the time before the look.
+        with contextlib.suppress(OSError):
+            os.utime(self._directory.beat, ns=(self._looked_ns, self._looked_ns))
 
     def _content(self) -> tuple[object, ...]:
         """What the state says, in short: equal for as long as it need not be written again."""
@@ -371,7 +371,7 @@ class Supervisor:
             "boot_id": self._boot,
             "pid": self._engine_pid,
             "start_ticks": self._engine_ticks,
-            "beat": time.time(),
+            "beat": self._looked_ns / 1e9,
             "processes": _refs(self._listed[:_LISTED]),
             "exit": self._exit,
             "tail": self._tail.lines(),
