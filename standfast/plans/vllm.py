@@ -66,6 +66,8 @@ def _environment(request: Request) -> tuple[dict[str, str], list[Problem]]:
     }
     if request.accelerator == "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = "@{gpu_ids}"
+        # The ids are NVML's, which counts by PCI bus; CUDA by default does not.
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return environment, []
     workers = request.topology.workers_per_node
     environment["OMP_NUM_THREADS"] = str(max(1, request.inference.compute.cpus // workers))

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from standfast.plans.records import NonNegative, Positive, Record
+from standfast.values import parse_memory
 
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -36,7 +37,8 @@ class HostInventory(Record):
 
 
 def read_inventory(environment: Mapping[str, str] | None = None) -> HostInventory:
-    """Read this host. ``STANDFAST_HOST`` in ``environment`` (default: the process's own) gives it another name.
+    """Read this host. In ``environment`` (default: the process's own), ``STANDFAST_HOST`` gives it another name, and
+    ``STANDFAST_HOST_MEMORY`` (such as ``64GiB``) says how much memory replicas may claim, in place of what there is.
 
     Blocks for up to a second where NVML has to be loaded. Without NVML, or where it fails, there are no GPUs.
     """
@@ -44,7 +46,9 @@ def read_inventory(environment: Mapping[str, str] | None = None) -> HostInventor
     return HostInventory(
         host=variables.get("STANDFAST_HOST") or socket.gethostname(),
         cpus=len(os.sched_getaffinity(0)),
-        memory_bytes=min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits()]),
+        memory_bytes=parse_memory(variables["STANDFAST_HOST_MEMORY"])
+        if "STANDFAST_HOST_MEMORY" in variables
+        else min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits()]),
         gpus=visible_gpus(_read_gpus(), variables.get("CUDA_VISIBLE_DEVICES")),
     )
 

@@ -176,3 +176,7 @@ def test_a_span_is_handed_out_only_below_the_ephemeral_range_and_when_free() -> 
 def test_a_number_that_is_no_port_is_refused(port: int) -> None:
     with pytest.raises(ValueError, match="not a port"):
         is_free(port)
+
+
+def test_the_memory_that_replicas_may_claim_can_be_set() -> None:
+    assert read_inventory({"STANDFAST_HOST_MEMORY": "64GiB"}).memory_bytes == 64 * 2**30
