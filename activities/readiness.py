@@ -21,9 +21,13 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.25
 """Between two looks at a starting attempt."""
-_WATCH_S = 0.4
-"""Between two looks at a serving one: with the launcher's beat of 0.5 s, a dead process is seen within a second."""
-_HEALTH_S = 5.0
+_WATCH_S = 0.75
+"""Between two looks at a serving one: with the launcher's beat of 0.5 s, a dead process is seen within about a
+second.
+"""
+_HEARTBEAT_S = 2.0
+_HEALTH_S = 15.0
+_HEALTH_AGAIN_S = 1.0
 _HEALTH_FAILURES = 3
 _WATCH_RENEWAL_S = 24 * 3600.0
 _FIRST_WORD = "Hello"
@@ -79,19 +83,22 @@ class ReadinessActivities:
         standing = tuple(StandingProcess.from_text(text) for text in ready.standing)
         renew_at = time.monotonic() + _WATCH_RENEWAL_S
         health_at = time.monotonic() + _HEALTH_S
+        heartbeat_at = 0.0
         unhealthy = 0
-        while time.monotonic() < renew_at:
-            activity.heartbeat()
+        while (now := time.monotonic()) < renew_at:
+            if now >= heartbeat_at:
+                activity.heartbeat()
+                heartbeat_at = now + _HEARTBEAT_S
             observation = await services.platform.observe(ref.attempt)
             fault = find_fault(observation, standing)
             if fault is not None:
                 await take_out(services, ref.generation, ref.replica, ref.attempt)
                 _log.warning("fault", attempt=ref.attempt, fault=fault.kind, message=fault.message)
                 return c.WatchVerdict(failure=failure_of(fault, observation, had_served=True))
-            if time.monotonic() >= health_at:
+            if now >= health_at:
                 complaint = await is_healthy(services.http, ready.url, plan.readiness.health_path)
                 unhealthy = unhealthy + 1 if complaint is not None else 0
-                health_at = time.monotonic() + (_HEALTH_S if complaint is None else 1.0)
+                health_at = time.monotonic() + (_HEALTH_S if complaint is None else _HEALTH_AGAIN_S)
                 if complaint is not None and unhealthy >= _HEALTH_FAILURES:
                     await take_out(services, ref.generation, ref.replica, ref.attempt)
                     return c.WatchVerdict(
