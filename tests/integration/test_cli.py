@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from standfast.client import Client, DeploymentStatus
 from standfast.home import Home
 from standfast.spec import Image, RetryBudget
 from standfast.stack.record import read_api_key, running_stack
@@ -44,19 +45,15 @@ def engine(tmp_path: Path, cli: CommandLine, image: Image) -> Callable[..., Scri
     return make
 
 
-async def status_of(cli: CommandLine, name: str) -> dict[str, Any]:
-    ran = await cli.run("status", name, "--json")
-    assert ran.code == 0, ran.out
-    document: dict[str, Any] = ran.document
-    return document
+async def until_phase(cli: CommandLine, name: str, phase: str) -> DeploymentStatus:
+    """Looks through the Python API: a process per look would be slow."""
+    async with Client.connect(cli.home) as client:
 
+        async def look() -> DeploymentStatus | None:
+            (found,) = await client.status(name)
+            return found if found.phase == phase else None
 
-async def until_phase(cli: CommandLine, name: str, phase: str) -> dict[str, Any]:
-    async def look() -> dict[str, Any] | None:
-        found = await status_of(cli, name)
-        return found if found["phase"] == phase else None
-
-    return await until(look, within_s=60.0, every_s=0.3, what=f"{name} to be {phase}")
+        return await until(look, within_s=60.0, every_s=0.2, what=f"{name} to be {phase}")
 
 
 async def test_from_a_config_file_to_a_served_model_and_back(
@@ -71,7 +68,7 @@ async def test_from_a_config_file_to_a_served_model_and_back(
     assert deployed.code == 0, deployed.out + deployed.err
     for words in ("Build the image", "Wait for the model", "Prove that it answers", "whole is served by whole@"):
         assert words in deployed.out
-    status = await status_of(cli, "whole")
+    status = (await cli.run("status", "whole", "--json")).document
     assert (status["phase"], status["replicas_ready"], status["replicas_wanted"]) == ("serving", 1, 1)
     assert status["last_proof"]["passed"]
     assert status["attempts"][0]["phase"] == "ready"
@@ -100,8 +97,8 @@ async def test_from_a_config_file_to_a_served_model_and_back(
     retired = await cli.run("deprecate", "whole", "--reason", "the test is over", "--json")
     assert retired.code == 0, retired.out
     assert retired.document["generations"] == [status["generation"]]
-    assert [one["name"] for one in (await cli.run("status", "--json")).document if one["name"] == "whole"] == []
-    assert (await status_of(cli, "whole"))["phase"] == "retired"
+    assert "whole" not in (await cli.run("status")).out
+    await until_phase(cli, "whole", "retired")
 
 
 async def test_refused_options_name_the_file_and_the_nearest_real_one(
@@ -160,7 +157,7 @@ async def test_a_deploy_can_be_left_joined_and_cancelled(
     assert process.returncode == 130
     assert b"Detached. The deploy of slow goes on." in err
     assert b"standfast deploy --cancel slow" in err
-    assert (await status_of(cli, "slow"))["phase"] == "deploying"
+    await until_phase(cli, "slow", "deploying")
 
     other = dataclasses.replace(model.deployment, description="other settings")
     clash = await cli.run("deploy", str(write_config(tmp_path / "other.py", other)), "--json")
@@ -172,7 +169,9 @@ async def test_a_deploy_can_be_left_joined_and_cancelled(
 
     assert (await cli.run("deploy", "--cancel", "slow")).code == 0
     cancelled = await until_phase(cli, "slow", "failed")
-    assert cancelled["generations"][0]["failure"]["code"] == "deploy-cancelled"
+    failure = cancelled.generations[0].failure
+    assert failure is not None
+    assert failure.code == "deploy-cancelled"
     assert (await cli.run("deploy", "--cancel", "slow")).code == 2
 
 
@@ -184,14 +183,14 @@ async def test_retry_refills_a_spent_budget_at_once(
     config = str(write_config(tmp_path / "spent.py", model.deployment))
     await cli.run("deploy", config, "--no-wait")
 
-    async def spent() -> dict[str, Any] | None:
-        listed = (await cli.run("status", "--json")).document
-        found = next((one for one in listed if one["name"] == "spent"), None)
-        replicas = found["replicas"] if found is not None else []
-        return found if replicas and replicas[0]["state"] == "budget_spent" else None
+    async with Client.connect(cli.home) as client:
 
-    found = await until(spent, within_s=60.0, every_s=0.3, what="a spent budget")
-    assert "`standfast retry spent` refills it now" in found["next_step"]
+        async def spent() -> DeploymentStatus | None:
+            found = next((one for one in await client.status() if one.name == "spent"), None)
+            return found if found and [r.state for r in found.replicas] == ["budget_spent"] else None
+
+        found = await until(spent, within_s=60.0, every_s=0.2, what="a spent budget")
+    assert "`standfast retry spent` refills it now" in found.next_step
     model.script.update(die_on_starts=0)
     ran = await cli.run("retry", "spent", "--json")
     assert [one["outcome"] for one in ran.document] == ["retrying"]
@@ -232,28 +231,37 @@ async def test_models_outlive_a_killed_stack_and_come_back_after_down(
     config = str(write_config(tmp_path / "standing.py", model.deployment))
     assert (await cli.run("deploy", config)).code == 0
 
-    stack = running_stack(cli.home)
-    assert stack is not None
-    stack.supervisor.send(signal.SIGKILL)
+    before = running_stack(cli.home)
+    assert before is not None
+    before.supervisor.send(signal.SIGKILL)
     assert (await cli.run("up", "--detach")).code == 0
+    after = running_stack(cli.home)
+    assert after is not None
+    assert after.supervisor != before.supervisor
+    assert after.ports == before.ports
+    for part in before.parts:
+        assert part.process is not None
+        assert not part.process.alive()
     await until_phase(cli, "standing", "serving")
     assert len(model.script.starts()) == 1
 
     kept = await cli.run("down", "--keep-models", "--json")
     assert kept.code == 0
+    assert kept.document["was_running"]
     assert len(kept.document["kept"]) == 1
     assert leftovers(cli.home)
-    assert (await cli.run("up", "--detach")).code == 0
-    await until_phase(cli, "standing", "serving")
-    assert len(model.script.starts()) == 1
+    unreachable = await cli.run("status", "--json")
+    assert unreachable.code == 3
+    assert "the stack is not running" in unreachable.document["error"]
 
     stopped = await cli.run("down", "--json")
+    assert not stopped.document["was_running"]
     assert [one["problem"] for one in stopped.document["stopped"]] == [None]
     assert leftovers(cli.home) == []
     assert (await cli.run("up", "--detach")).code == 0
     back = await until_phase(cli, "standing", "serving")
     assert len(model.script.starts()) == 2
-    assert back["replicas"][0]["spent"] == 0
+    assert back.replicas[0].spent == 0
     await cli.run("deprecate", "standing")
 
 

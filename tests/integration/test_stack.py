@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from standfast.home import Home
-from standfast.stack.record import PartRecord, StackRecord, is_running, read_record, running_stack
+from standfast.stack.record import PartRecord, is_running, read_record, running_stack
 from tests.support.command_line import ANY_PORTS, CommandLine
 from tests.support.stack import until
 
@@ -110,30 +110,6 @@ async def test_a_package_that_hides_ours_is_refused(own: CommandLine, tmp_path: 
     assert "Another package named 'workers' hides" in ran.document["error"]
 
 
-async def test_after_kill_9_of_the_supervisor_the_next_up_takes_over_at_the_same_addresses(own: CommandLine) -> None:
-    before = StackRecord.model_validate_json(json.dumps(_without_extras(await own.up())))
-    before.supervisor.send(signal.SIGKILL)
-    after = StackRecord.model_validate_json(json.dumps(_without_extras(await _up_as_before(own))))
-    assert after.supervisor != before.supervisor
-    assert after.ports == before.ports
-    for part in before.parts:
-        assert part.process is not None
-        assert not part.process.alive()
-    assert (await own.run("doctor", "--json")).code == 0
-
-    down = await own.run("down", "--json")
-    assert down.code == 0
-    assert down.document["was_running"]
-    assert not is_running(own.home)
-    for part in after.parts:
-        assert part.process is not None
-        assert not part.process.alive()
-    unreachable = await own.run("status", "--json")
-    assert unreachable.code == 3
-    assert "the stack is not running" in unreachable.document["error"]
-    assert not (await own.run("down", "--json")).document["was_running"]
-
-
 async def test_with_temporal_address_that_temporal_is_used_and_none_is_started(
     shared: CommandLine, own: CommandLine
 ) -> None:
@@ -171,14 +147,3 @@ def _order_of_stops(states: list[dict[str, Any]]) -> list[str]:
     for state in states:
         order += [p["name"] for p in state["parts"] if p["state"] == "stopped" and p["name"] not in order]
     return order
-
-
-async def _up_as_before(command_line: CommandLine) -> dict[str, Any]:
-    ran = await command_line.run("up", "--detach", "--json")
-    assert ran.code == 0, ran.out + ran.err
-    record: dict[str, Any] = ran.document
-    return record
-
-
-def _without_extras(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name != "api_key_file"}
