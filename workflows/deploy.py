@@ -85,7 +85,7 @@ class DeployWorkflow:
         start = self._start
         self._begin("resolve")
         pinned = await steps.PIN_SETTINGS.run(start, summary=f"Pin what {start.deployment} asks for")
-        self._finish("resolve", f"{pinned.model.id} at {pinned.model.revision[:12]}")
+        self._finish("resolve", f"{pinned.model.id} at {_short(pinned.model.revision)}")
         attributes.set_phase("building")
         self._begin("image", pinned.image_name)
         built = await steps.BUILD_IMAGE.run(pinned, summary=f"Build the image {pinned.image_name}, unless it exists")
@@ -353,6 +353,11 @@ class DeployWorkflow:
         workflow.set_current_details(
             pages.deploy_page(status.deployment, status.generation, status.steps, status.replicas)
         )
+
+
+def _short(revision: str) -> str:
+    """A commit or digest by its first digits; a version as it is."""
+    return revision[:12] if len(revision) >= 40 else revision
 
 
 def _failure_in(error: BaseException) -> c.Failure:
