@@ -104,7 +104,7 @@ class LoadClient(asyncio.Protocol):
         self.requests = 0
         self.first_bytes: list[float] = []
         self.buffer = b""
-        self.received = 0
+        self.events = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -117,8 +117,8 @@ class LoadClient(asyncio.Protocol):
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
-        self.received += len(data)
         if self.streams:
+            self.events += data.count(b"data: ")
             if not self.seen and b"data: " in data:
                 self.seen = True
                 self.first_bytes.append(time.perf_counter() - self.sent_at)
@@ -181,6 +181,11 @@ def cpu_s(pid: int | None) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def done_by(members: list[LoadClient], kind: str) -> int:
+    """Events received in the flat-out cell, else requests answered."""
+    return sum(member.events if kind == "flat" else member.requests for member in members)
+
+
 async def load(subject: Subject, kind: str, *, clients: int, seconds: float) -> None:
     """One cell: ``clients`` keep-alive clients for ``seconds``."""
     loop = asyncio.get_running_loop()
@@ -195,16 +200,15 @@ async def load(subject: Subject, kind: str, *, clients: int, seconds: float) -> 
         for _ in range(clients)
     ]
     await asyncio.sleep(0.2)
-    before, cpu, started = sum(member.requests for member in members), cpu_s(subject.pid), loop.time()
+    before, cpu, started = done_by(members, kind), cpu_s(subject.pid), loop.time()
     for member in members:
         member.first_bytes.clear()
     await asyncio.sleep(seconds)
     elapsed = loop.time() - started
-    done, used = sum(member.requests for member in members) - before, cpu_s(subject.pid) - cpu
+    units, used = done_by(members, kind) - before, cpu_s(subject.pid) - cpu
     for member in members:
         member.stopping = True
     await asyncio.gather(*(member.finished for member in members))
-    units = done * STREAM_EVENTS if kind == "flat" else done
     cell = subject.cells.setdefault(kind, Cell())
     cell.rates.append(units / elapsed)
     cell.first_bytes.extend(seconds for member in members for seconds in member.first_bytes)
@@ -246,7 +250,7 @@ class FixedRoutes:
 
 async def serve_gateway(port: int, backend: str, access_log: bool) -> None:
     """The gateway alone in this process, until SIGTERM."""
-    from workers.gateway.main import configure_logs
+    from workers.gateway.main import configure_logs, settle
     from workers.gateway.server import Gateway
 
     configure_logs()
@@ -255,6 +259,7 @@ async def serve_gateway(port: int, backend: str, access_log: bool) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await gateway.start("127.0.0.1", port)
+    settle()
     await stop.wait()
     await gateway.drain(1.0)
 
@@ -383,7 +388,7 @@ async def compare(options: argparse.Namespace) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of one cell")
+    parser.add_argument("--seconds", type=float, default=0.7, help="length of one cell")
     parser.add_argument("--json", action="store_true", help="print the ratios as JSON at the end")
     parser.add_argument("--serve", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--backend", default="", help=argparse.SUPPRESS)

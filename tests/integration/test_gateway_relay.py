@@ -68,6 +68,17 @@ async def test_the_answer_names_the_generation_and_the_request() -> None:
 
 
 @on_uvloop
+async def test_every_request_gets_an_id_of_its_own() -> None:
+    async with Engine() as engine, a_gateway(routes_to(engine)) as gateway, Client.of(gateway) as client:
+        answers = [await client.ask(a_request()) for _ in range(5)]
+        repeated = [await client.ask(a_request(headers="X-Request-Id: mine\r\n")) for _ in range(2)]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert len(set(ids)) == 5
+    assert [request.header("x-request-id") for request in engine.requests] == [*ids, "mine", "mine"]
+    assert {answer.headers["x-request-id"] for answer in repeated} == {"mine"}
+
+
+@on_uvloop
 async def test_an_unusable_request_id_is_replaced() -> None:
     async with Engine() as engine, a_gateway(routes_to(engine)) as gateway, Client.of(gateway) as client:
         answer = await client.ask(a_request(headers=f"X-Request-Id: {'x' * 200}\r\n"))

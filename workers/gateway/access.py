@@ -42,15 +42,12 @@ class AccessLog:
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
+        self.enabled = fd is not None
         self._waiting = bytearray()
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
         self._encoder = msgspec.json.Encoder()
         self.dropped = 0
-
-    @property
-    def enabled(self) -> bool:
-        return self._fd is not None
 
     def add(self, line: AccessLine) -> None:
         if self._fd is None:
@@ -89,6 +86,7 @@ class AccessLog:
                     await asyncio.get_running_loop().run_in_executor(None, _write_all, self._fd, batch)
         except TimeoutError:
             self._fd = None
+            self.enabled = False
 
 
 def _write_all(fd: int, batch: bytes) -> None:

@@ -94,7 +94,7 @@ class ClientConnection(asyncio.Protocol):
                 return False
             self._on_head(request)
             if request.door is Door.RELAY and request.refusal is None and not request.key_unknown:
-                self._last, self._cut = request, cut
+                self._last, self._cut = repeated_request(request, b""), cut
         if self._active is None and self._blocked_since is None:
             self._active = request
             if not request.key_unknown:

@@ -73,7 +73,7 @@ class Core:
         routed = {target.id: target for target in table.targets}
         for id in [id for id, pool in self._pools.items() if routed.get(id) != pool.target]:
             self._pools.pop(id).close()
-        self.held = {id: until for id, until in self.held.items() if id in routed}
+        self.held = {id: until for id, until in self.held.items() if id in self._pools}
 
     def confirm(self, now: float) -> None:
         self.confirmed_at = now
@@ -107,9 +107,11 @@ class Core:
         if target.id not in self._pools:
             self.on_drained()
 
-    def hold(self, target: Target, now: float) -> None:
-        """Pass over ``target`` for a while: it could not be connected to."""
+    def hold(self, target: Target, now: float) -> bool:
+        """Pass over ``target`` for a while: it could not be connected to. Returns whether this is news."""
+        news = target.id not in self.held_at(now)
         self.held[target.id] = now + self.settings.hold_s
+        return news
 
     def held_at(self, now: float) -> dict[str, float]:
         """The backends that are passed over at ``now``."""

@@ -11,6 +11,7 @@ from workers.gateway.access import AccessLine
 from workers.gateway.body import ModelFieldError, model_of
 from workers.gateway.core import Core
 from workers.gateway.metrics import ModelMetrics
+from workers.gateway.pages import unknown_model
 from workers.gateway.request import Request
 from workers.gateway.responses import ResponseHead
 from workers.gateway.routing import Entry, Refusal, Target, choose
@@ -84,7 +85,7 @@ class Exchange:
             return
         entry = core.table.entries.get(model)
         if entry is None:
-            self._refuse(self._unknown(model))
+            self._refuse(unknown_model(core, model))
             return
         self._body = body
         self._entry = entry
@@ -134,8 +135,9 @@ class Exchange:
         self._connecting = None
         if self._done:
             connection.abort()
-        else:
-            self._send(pool, connection)
+            return
+        self._core.held.pop(target.id, None)
+        self._send(pool, connection)
 
     def _unreachable(self, target: Target, error: OSError) -> None:
         """No connection, so nothing was sent: one other backend of the same generation may take the request."""
@@ -143,9 +145,8 @@ class Exchange:
             return
         core = self._core
         core.metrics.fault(target.id, "connect")
-        log.warning("backend_unreachable", backend=target.id, error=type(error).__name__, errno=error.errno)
-        if error.errno not in _OURS:
-            core.hold(target, self._loop.time())
+        if error.errno in _OURS or core.hold(target, self._loop.time()):
+            log.warning("backend_unreachable", backend=target.id, error=type(error).__name__, errno=error.errno)
         core.release(target)
         self._target = None
         entry = core.table.entries.get(self._entry.served_name)
@@ -203,7 +204,7 @@ class Exchange:
         request, entry = self._request, self._entry
         assert entry is not None
         self._status = status = head.status
-        self._event_stream = head.event_stream
+        self._event_stream = head.event_stream and head.length is None
         if self._core.draining:
             self._keep_alive = False
         if head.length is not None:
@@ -239,7 +240,7 @@ class Exchange:
             self._client.answer(self._request, page)
             return
         core.metrics.fault(backend, "cut")
-        if self._event_stream and (self._chunked or self._request.http10):
+        if self._event_stream:
             self._client.write(self._error_event(why))
         now = self._loop.time()
         self._finish("cut", now)
@@ -280,16 +281,6 @@ class Exchange:
         self._finish("client_gone", self._loop.time())
 
     # Ends.
-
-    def _unknown(self, model: str) -> Page:
-        table = self._core.table
-        if self._core.confirmed_at is None:
-            message = "the gateway has not read its routing table yet"
-            return wire.problem(503, message, "gateway_not_ready", headers=b"retry-after: 1\r\n")
-        names = ", ".join(f"'{name}'" for name in table.visible_names()) or "none"
-        return wire.problem(
-            404, f"the model '{model}' does not exist; there are: {names}", "model_not_found", param="model"
-        )
 
     def _refuse(self, page: Page) -> None:
         if self._entry is not None and self._entry.header:

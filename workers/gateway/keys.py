@@ -1,4 +1,7 @@
-"""API keys: presented in clear, compared as SHA-256, never kept or logged."""
+"""API keys: presented in clear, compared as SHA-256, never logged or written.
+
+In clear a key is in memory only as part of what its connection has received (the last head is kept while it is open).
+"""
 
 import asyncio
 import hashlib

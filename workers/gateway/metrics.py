@@ -62,7 +62,7 @@ class Metrics:
         return found
 
     def fault(self, backend: str, kind: str) -> None:
-        """A transport fault of a backend: ``connect``, ``no_response``, ``bad_response`` or ``cut``."""
+        """A transport fault of a backend: ``connect``, ``no_response`` (dead or broken before it) or ``cut``."""
         self.faults[backend, kind] = self.faults.get((backend, kind), 0) + 1
 
     def refuse(self, code: str) -> None:

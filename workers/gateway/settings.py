@@ -60,6 +60,8 @@ class Settings:
     stale_s: float = 5.0
     """The routing table counts as stale when the registry could not be read for so long."""
     source_timeout_s: float = 5.0
-    """Longest wait for one answer of the registry."""
+    """Longest wait for one look at the registry."""
+    beat_timeout_s: float = 15.0
+    """Longest wait for one write to it (a SQLite writer may have to wait for others)."""
     drain_s: float = 30.0
     """How long open requests may take to end after SIGTERM."""

@@ -38,6 +38,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_fed",
         "_last_head",
         "_limit",
+        "_paused",
         "_pool",
         "_reader",
         "_reusable",
@@ -54,6 +55,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._fed = False
         self._reusable = False
         self._closing = False
+        self._paused = False
         self._cut: Cut | None = None
         self._last_head: ResponseHead | None = None
         self._transport: asyncio.Transport
@@ -71,6 +73,8 @@ class UpstreamConnection(asyncio.Protocol):
     def done(self, now: float) -> None:
         """The response is complete and handed on: keep the connection for the next request when that is safe."""
         self._sink = None
+        if self._paused:
+            self.resume()
         if self._reusable and not self._closing and self._transport.get_write_buffer_size() == 0:
             self.idle_since = now
             self._pool.keep(self)
@@ -89,11 +93,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading; the backend feels it once the socket's buffers are full."""
-        if self.usable and not self._transport.is_closing():
+        if not self._paused and not self._closing and not self._transport.is_closing():
+            self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self.usable and not self._transport.is_closing():
+        if self._paused and not self._closing and not self._transport.is_closing():
+            self._paused = False
             self._transport.resume_reading()
 
     @property

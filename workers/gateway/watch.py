@@ -1,6 +1,7 @@
 """Follows the registry: routes and keys in, heartbeats out. An outage changes nothing but the age of the table."""
 
 import asyncio
+import contextlib
 
 import structlog
 
@@ -25,30 +26,36 @@ class Watcher:
         self._url = url
         self._tell = asyncio.Event()
         self._reachable = True
+        self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._sent: tuple[int, dict[str, int]] | None = None
         core.on_drained = self._tell.set
 
     def start(self) -> None:
-        self._tasks = [
-            asyncio.create_task(self._poll(), name="gateway-poll"),
-            asyncio.create_task(self._beat(), name="gateway-beat"),
-        ]
+        poll, beat = self._poll(), self._beat()
+        self._tasks = [asyncio.create_task(poll, name="gateway-poll"), asyncio.create_task(beat, name="gateway-beat")]
 
     async def stop(self) -> None:
-        """End both loops, and let the registry forget this gateway."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End both loops, and let the registry forget this gateway.
+
+        The loops are waited for, not cancelled, so that no late heartbeat can follow the farewell.
+        """
+        self._stopping = True
+        self._tell.set()
+        settings = self._core.settings
+        if self._tasks:
+            _, pending = await asyncio.wait(self._tasks, timeout=settings.beat_timeout_s)
+            for task in pending:
+                task.cancel()
         try:
-            async with asyncio.timeout(self._core.settings.source_timeout_s):
+            async with asyncio.timeout(settings.beat_timeout_s):
                 await self._source.forget_gateway(self._core.gateway_id)
         except Exception as error:
             log.warning("not_deregistered", error=type(error).__name__)
 
     async def _poll(self) -> None:
         core, settings = self._core, self._core.settings
-        while True:
+        while not self._stopping:
             try:
                 async with asyncio.timeout(settings.source_timeout_s):
                     await self.refresh()
@@ -79,22 +86,25 @@ class Watcher:
         core, settings = self._core, self._core.settings
         loop = asyncio.get_running_loop()
         last = -float("inf")
-        while True:
+        heard = True
+        while not self._stopping:
             self._tell.clear()
             now = loop.time()
-            news = (core.table.revision, dict(core.inflight))
-            if news != self._sent or now - last >= settings.beat_s:
+            revision, inflight = core.table.revision, dict(core.inflight)
+            if (revision, inflight) != self._sent or now - last >= settings.beat_s:
                 try:
-                    await self._source.gateway_beat(
-                        core.gateway_id, url=self._url, revision_seen=news[0], inflight=news[1]
-                    )
-                    self._sent = news
+                    async with asyncio.timeout(settings.beat_timeout_s):
+                        await self._source.gateway_beat(
+                            core.gateway_id, url=self._url, revision_seen=revision, inflight=inflight
+                        )
+                    self._sent = (revision, inflight)
                     last = now
+                    heard = True
                 except Exception as error:
                     self._sent = None
-                    log.warning("beat_failed", error=type(error).__name__)
-            try:
+                    if heard:
+                        log.warning("beat_failed", error=type(error).__name__)
+                    heard = False
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(settings.poll_s):
                     await self._tell.wait()
-            except TimeoutError:
-                continue
