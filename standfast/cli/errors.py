@@ -38,12 +38,8 @@ def in_our_words(error: BaseException) -> UserError | ProblemsError:
     """Any error as one that can be shown. The traceback of an unexpected one is kept in a log."""
     if isinstance(error, UserError | ProblemsError):
         return error
-    if _is_temporal_outage(error):
-        return UserError(
-            f"Temporal does not answer: {_first_line(error)}",
-            help="`standfast doctor` checks each part; `standfast up` starts the stack.",
-            exit_code=EXIT_UNREACHABLE,
-        )
+    if _is_from_temporal(error):
+        return _temporal_error(error)
     if os.environ.get("STANDFAST_DEBUG") == "1":
         traceback.print_exception(error)
     log = _keep_traceback(error)
@@ -149,10 +145,24 @@ def _keep_traceback(error: BaseException) -> Path | None:
     return log
 
 
-def _is_temporal_outage(error: BaseException) -> bool:
-    """An error of the Temporal client, recognised without importing it."""
-    kind = type(error)
-    return kind.__module__.startswith("temporalio.") and kind.__name__ in ("RPCError", "RPCTimeoutOrCancelledError")
+def _is_from_temporal(error: BaseException) -> bool:
+    """A refused or failed call to Temporal, recognised without importing its client."""
+    return type(error).__module__.startswith("temporalio.") and hasattr(error, "status")
+
+
+def _temporal_error(error: BaseException) -> UserError:
+    status = str(getattr(getattr(error, "status", None), "name", ""))
+    if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"):
+        return UserError(
+            f"Temporal does not answer: {_first_line(error)}",
+            help="`standfast doctor` checks each part; `standfast up` starts the stack.",
+            exit_code=EXIT_UNREACHABLE,
+        )
+    return UserError(
+        f"Temporal refused: {_first_line(error)}",
+        help="The Temporal UI shows the workflow; `standfast doctor` checks namespace and workers.",
+        exit_code=EXIT_FAILED,
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -46,7 +46,7 @@ def quiet_logs() -> None:
 
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(30),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.client.deploys import QUERY_TIMEOUT, DeployHandle
 from standfast.client.views import AttemptView, DeploymentStatus, GenerationView, ProofView
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
         StoredProof,
     )
 
+_T = TypeVar("_T")
+
 KEPT_UP = ("starting", "validating", "serving", "draining")
 """Phases in which a generation's replicas have their workflows."""
 SHOWN_ATTEMPTS = 20
 WORKER_SILENT = "no control worker answers; the states below are the registry's last ones"
+WORKFLOW_STUCK = "a workflow of it does not get on; the Temporal UI shows why, and a corrected worker goes on with it"
+_STUCK = "workflow task in failed state"
 
 
 async def deployment_status(
@@ -51,7 +55,7 @@ async def deployment_status(
         answer if isinstance(answer, ReplicaStatus) else _from_backend(g, replica, backends[g.id])
         for (g, replica), answer in zip(asked, replica_answers, strict=True)
     ]
-    silent = any(answer is None for answer in replica_answers) or (deploy is not None and deploy_status is None)
+    complaints = {answer for answer in answers if answer in (WORKER_SILENT, WORKFLOW_STUCK)}
     proofs = await registry.list_proofs(deployment=deployment.name, limit=1)
     attempts = await registry.list_attempts(deployment=deployment.name, limit=SHOWN_ATTEMPTS)
     counted = current or (shown[0] if shown else None)
@@ -72,7 +76,7 @@ async def deployment_status(
         generations=tuple(_generation(g) for g in shown),
         replicas=tuple(replicas),
         attempts=tuple(_attempt(a) for a in attempts),
-        notices=(WORKER_SILENT,) if silent else (),
+        notices=tuple(sorted(complaints)),
     )
     return status.model_copy(update={"next_step": next_step(status)})
 
@@ -118,11 +122,13 @@ def next_step(status: DeploymentStatus) -> str:
         return f"waits for room: {waiting[0].detail}"
     if backing := by_state.get("backing_off"):
         return f"tries again{_at(backing[0])}"
+    if WORKFLOW_STUCK in status.notices:
+        return "needs a look: the Temporal UI shows which workflow does not get on"
     if status.deploy is not None:
         step = next((s for s in status.deploy.steps if s.state == "running"), None)
         return f"deploy: {step.name} {step.detail}".rstrip() if step is not None else "deploy: about to go on"
-    if status.deploy_url is not None and status.phase == "deploying":
-        return "the deploy goes on when a control worker answers"
+    if WORKER_SILENT in status.notices:
+        return "it goes on when a control worker answers"
     if status.phase == "failed":
         last = status.generations[0].failure if status.generations else None
         if last is not None and last.code == "deploy-cancelled":
@@ -143,33 +149,30 @@ def _at(replica: ReplicaStatus) -> str:
 
 async def _ask_replica(
     temporal: "TemporalClient", generation: str, replica: int, limit: asyncio.Semaphore
-) -> ReplicaStatus | str | None:
-    """The replica's own word; None when no worker answers, text when it has no workflow."""
+) -> ReplicaStatus | str:
+    """The replica's own word, else why there is none."""
+    handle = temporal.get_workflow_handle(retry_id(generation, "inference", replica))
+    async with limit:
+        return await _answer(handle.query("status", result_type=ReplicaStatus, rpc_timeout=QUERY_TIMEOUT))
+
+
+async def _ask_deploy(deploy: DeployHandle | None) -> DeployStatus | str | None:
+    return None if deploy is None else await _answer(deploy.status())
+
+
+async def _answer(query: Awaitable[_T]) -> _T | str:
+    """The answer to a query, `WORKER_SILENT`, `WORKFLOW_STUCK`, or text when there is no such workflow."""
     from temporalio.client import WorkflowQueryFailedError
     from temporalio.service import RPCError, RPCStatusCode
 
-    handle = temporal.get_workflow_handle(retry_id(generation, "inference", replica))
-    async with limit:
-        try:
-            answer = await handle.query("status", result_type=ReplicaStatus, rpc_timeout=QUERY_TIMEOUT)
-        except RPCError as error:
-            return "no workflow" if error.status == RPCStatusCode.NOT_FOUND else None
-        except WorkflowQueryFailedError:
-            return None
-    assert isinstance(answer, ReplicaStatus)
-    return answer
-
-
-async def _ask_deploy(deploy: DeployHandle | None) -> DeployStatus | None:
-    from temporalio.client import WorkflowQueryFailedError
-    from temporalio.service import RPCError
-
-    if deploy is None:
-        return None
     try:
-        return await deploy.status()
-    except (RPCError, WorkflowQueryFailedError):
-        return None
+        return await query
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return "no workflow"
+        return WORKFLOW_STUCK if _STUCK in error.message.lower() else WORKER_SILENT
+    except WorkflowQueryFailedError as error:
+        return WORKFLOW_STUCK if _STUCK in str(error).lower() else WORKER_SILENT
 
 
 def _from_backend(generation: "StoredGeneration", replica: int, backends: "Iterable[StoredBackend]") -> ReplicaStatus:

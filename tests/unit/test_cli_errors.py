@@ -1,9 +1,12 @@
 """Refusals on the command line: three parts, an exit code, never a traceback."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
+from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.cli.errors import report
 from standfast.cli.run import run
@@ -21,6 +24,13 @@ FAILURE = Failure(
     evidence=("torch.OutOfMemoryError: CUDA out of memory", f"using {TOKEN}"),
     attempt="m@0123456789ab/inference/0/1",
 )
+
+
+@pytest.fixture(autouse=True)
+def logging() -> Iterator[None]:
+    """Commands that run in this process set logging up; undo it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +123,20 @@ def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: 
 )
 def test_each_kind_of_refusal_has_its_exit_code(error: Exception, code: int) -> None:
     assert report(error, as_json=True) == code
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (RPCStatusCode.UNAVAILABLE, 3, "Temporal does not answer: down"),
+        (RPCStatusCode.INVALID_ARGUMENT, 1, "Temporal refused: down"),
+    ],
+)
+def test_an_outage_of_temporal_is_told_from_a_refusal(
+    status: RPCStatusCode, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(RPCError("down", status, b""), as_json=True) == code
+    assert words in json.loads(capsys.readouterr().out)["error"]
 
 
 @pytest.mark.parametrize(

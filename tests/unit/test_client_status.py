@@ -5,7 +5,7 @@ import time
 import pytest
 
 from standfast.client.deploys import settings_of
-from standfast.client.status import next_step
+from standfast.client.status import WORKER_SILENT, WORKFLOW_STUCK, next_step
 from standfast.client.views import DeploymentStatus, GenerationView
 from standfast.contracts import DeployStatus, Failure, ReplicaStatus, StepProgress
 from standfast.spec import Deployment, Inference, Model, Secret
@@ -59,6 +59,13 @@ def test_a_running_deploy_tells_its_step() -> None:
         deployment="m", generation=None, steps=(StepProgress(name="image", state="running", detail="vllm-cpu"),)
     )
     assert next_step(standing(phase="deploying", deploy=deploy)) == "deploy: image vllm-cpu"
+
+
+@pytest.mark.parametrize(
+    ("notice", "words"), [(WORKER_SILENT, "when a control worker answers"), (WORKFLOW_STUCK, "needs a look")]
+)
+def test_without_answers_nothing_is_promised(notice: str, words: str) -> None:
+    assert words in next_step(standing("ready", notices=(notice,)))
 
 
 def test_a_cancelled_deploy_asks_for_nothing() -> None:
