@@ -238,7 +238,7 @@ async def test_metrics_count_by_model_and_status() -> None:
 def test_metrics_escape_their_labels() -> None:
     metrics = Metrics()
     metrics.of('a"\\\n')
-    text = metrics.render(inflight={}, revision=1, table_age_s=0.0, connections=0, gateway="g").decode()
+    text = metrics.render(inflight={}, revision=1, table_age_s=0.0, connections=0, log_dropped=0, gateway="g").decode()
     assert 'model="a\\"\\\\\\n"' in text
 
 

@@ -69,7 +69,14 @@ class Metrics:
         self.refusals[code] = self.refusals.get(code, 0) + 1
 
     def render(
-        self, *, inflight: Mapping[str, int], revision: int, table_age_s: float, connections: int, gateway: str
+        self,
+        *,
+        inflight: Mapping[str, int],
+        revision: int,
+        table_age_s: float,
+        connections: int,
+        log_dropped: int,
+        gateway: str,
     ) -> bytes:
         """The exposition text. Gauges that live elsewhere are given by the caller."""
         out: list[str] = []
@@ -162,6 +169,12 @@ class Metrics:
             "gauge",
             "Time since the registry last confirmed the routing table.",
             [f"{prefix}_table_age_seconds {table_age_s:.3f}"],
+        )
+        family(
+            f"{prefix}_access_lines_dropped_total",
+            "counter",
+            "Access lines lost because the reader of the log stalled.",
+            [f"{prefix}_access_lines_dropped_total {log_dropped}"],
         )
         family(
             f"{prefix}_info",

@@ -58,6 +58,7 @@ def metrics(core: Core) -> Page:
         revision=core.table.revision,
         table_age_s=core.table_age(asyncio.get_running_loop().time()),
         connections=len(core.connections),
+        log_dropped=core.access.dropped,
         gateway=core.gateway_id,
     )
     return Page(200, text, content_type=CONTENT_TYPE)
