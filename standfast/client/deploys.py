@@ -16,7 +16,9 @@ from pydantic import TypeAdapter
 from standfast.client.connection import TemporalEndpoint, UnreachableError
 from standfast.client.errors import DeployInProgressError, StillRunningError, operation_error
 from standfast.contracts import DEPLOY, TASK_QUEUE, DeployInput, DeployResult, DeployStatus, deploy_id
+from standfast.plans import check
 from standfast.plans.records import digest_of
+from standfast.problems import ProblemsError
 from standfast.spec import Deployment
 
 if TYPE_CHECKING:
@@ -199,10 +201,17 @@ async def start_deploy(
     config_file: Path | None,
     requested_by: str,
 ) -> DeployHandle:
-    """Start a deploy, or attach to the one that runs with the same settings. Raises `DeployInProgressError`."""
+    """Start a deploy, or attach to the one that runs with the same settings.
+
+    What the config alone shows to be wrong is refused before anything travels: a secret written out never gets into a
+    workflow's history. Raises `ProblemsError`, `DeployInProgressError`.
+    """
     from temporalio.common import WorkflowIDConflictPolicy
     from temporalio.exceptions import WorkflowAlreadyStartedError
 
+    problems = check(deployment)
+    if problems:
+        raise ProblemsError(problems)
     settings = settings_of(deployment)
     digest = digest_of({"settings": settings, "target": target})
     start = DeployInput(

@@ -2,11 +2,13 @@
 machine.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from typing import Any
 
+from standfast.plans.environment import bindings, environment_problems
 from standfast.plans.topology import divide
-from standfast.problems import Problem
+from standfast.problems import Problem, redact
 from standfast.spec import Deployment, Image, Inference, Parallelism, Scaling
 
 #: The engines that the resolver can plan.
@@ -29,12 +31,32 @@ def _problems(deployment: Deployment) -> Iterator[Problem]:
     if deployment.inference is None:
         return
     inference = deployment.inference
+    yield from environment_problems(bindings(inference.environment), where="Deployment.inference.environment")
+    yield from _literal_secrets(inference.options, "Deployment.inference.options")
+    yield from _literal_secrets(inference.extra_args, "Deployment.inference.extra_args")
     yield from _engine(inference)
     yield from _scaling(inference.scaling)
     later = list(_parallelism(inference))
     yield from later
     if not later:
         yield from divide(inference).problems
+
+
+def _literal_secrets(value: Any, where: str) -> Iterator[Problem]:
+    """Credentials written out. They are refused here, before the settings travel anywhere."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _literal_secrets(item, f"{where}[{key!r}]")
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _literal_secrets(item, f"{where}[{index}]")
+    elif isinstance(value, str) and redact(value) != value:
+        yield Problem(
+            code="literal-secret",
+            where=where,
+            message="the value looks like a secret, and plans are kept and shown.",
+            help="Bind it by name: environment={'NAME': Secret('NAME')}.",
+        )
 
 
 def _engine(inference: Inference) -> Iterator[Problem]:

@@ -77,7 +77,7 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
     role, more = _role(deployment, inference, inputs)
     problems += more
     if problems or role is None:
-        raise ProblemsError(tuple(dict.fromkeys(problems)))
+        raise ProblemsError(tuple({(problem.code, problem.where): problem for problem in problems}.values()))
     generation = Generation(
         deployment=deployment.name,
         target=inputs.target,

@@ -275,7 +275,7 @@ def test_every_problem_is_reported_at_once() -> None:
         )
     )
     assert [problem.code for problem in problems] == [
-        *("unknown-option", "managed-option", "wrong-value", "loose-argument", "literal-secret", "managed-variable")
+        *("literal-secret", "managed-variable", "unknown-option", "managed-option", "wrong-value", "loose-argument")
     ]
 
 

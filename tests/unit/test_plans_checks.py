@@ -351,3 +351,20 @@ def test_what_the_processes_are_changes_the_hash() -> None:
     assert base.inference_hash not in hashes
     trainer_release = inputs().model_copy(update={"releases": (*inputs().releases, ("trainer", "9"))})
     assert resolve(deployment(), trainer_release).inference_hash == base.inference_hash
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"environment": {"HF_TOKEN": "hf_abcdefgh12345678"}},
+        {"environment": {"ANYTHING": "sk-abcdefgh12345678"}},
+        {"options": {"hf-overrides": {"key": "hf_abcdefgh12345678"}}},
+        {"extra_args": ["--something", "sk-abcdefgh12345678"]},
+    ],
+    ids=["name", "value", "option", "argument"],
+)
+def test_a_secret_that_is_written_out_is_refused_from_the_config_alone(settings: dict[str, Any]) -> None:
+    deployment = Deployment(name="m", model=Model(id="m"), inference=Inference(engine="vllm", **settings))
+    problems = check(deployment)
+    assert "literal-secret" in {problem.code for problem in problems}
+    assert not any("abcdefgh" in problem.render() for problem in problems)
