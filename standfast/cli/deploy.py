@@ -54,7 +54,10 @@ async def _deploy(selection: Selection, *, wait: bool, timeout_s: float | None, 
         for index, (handle, outcome) in enumerate(zip(handles, outcomes, strict=True)):
             if isinstance(outcome, ProblemsError):
                 outcomes[index] = ProblemsError(selection.catalog.locate(handle.deployment, outcome.problems))
-        return _print_outcomes(client, handles, outcomes, as_json=as_json)
+        status = _print_outcomes(client, handles, outcomes, as_json=as_json)
+        if not as_json:
+            await _tell_what_is_missing(client, outcomes)
+        return status
 
 
 def cancel(name: str, *, as_json: bool) -> int:
@@ -143,6 +146,16 @@ def _print_result(result: DeployResult, endpoint: str | None) -> None:
     console.print(text(("✓ ", "bold green"), (result.message, "bold")))
     if endpoint is not None:
         console.print(text(("  endpoint  ", "dim"), endpoint, ("   model  ", "dim"), result.served_name))
+
+
+async def _tell_what_is_missing(client: Client, outcomes: list[DeployResult | UserError | ProblemsError]) -> None:
+    """An unchanged deployment may be short of replicas at the moment; its deploy does not wait for them."""
+    for outcome in outcomes:
+        if isinstance(outcome, DeployResult) and not outcome.changed:
+            (now,) = await client.status(outcome.deployment)
+            if now.replicas_ready < now.replicas_wanted:
+                ready = f"{now.replicas_ready} of {now.replicas_wanted} replicas of {now.name} are ready"
+                stdout_console().print(text(("! ", "yellow"), f"{ready}: {now.next_step}"))
 
 
 def _print_detached(deployments: tuple[Deployment, ...], command: str) -> None:

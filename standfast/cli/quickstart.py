@@ -25,6 +25,8 @@ from standfast.stack.supervisor import StackSettings
 
 ANSWER_TOKENS = 48
 ANSWER_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 300.0
+"""How long a model that was deployed before may take to come back up."""
 
 
 def quickstart(*, file: Path | None, question: str) -> int:
@@ -95,21 +97,29 @@ def _ask(gateway: str, key: str | None, model: str, question: str) -> Iterator[s
         "stream": True,
     }
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    waiting = False
     try:
-        with (
-            httpx.Client(timeout=ANSWER_TIMEOUT_S, trust_env=False) as http,
-            http.stream("POST", f"{gateway}/v1/chat/completions", json=body, headers=headers) as response,
-        ):
-            if response.status_code != 200:
-                response.read()
-                raise UserError(
-                    f"the gateway answered {response.status_code}: {response.text[:300]}",
-                    help="`standfast status` and `standfast doctor` tell more.",
-                    exit_code=EXIT_FAILED,
-                )
-            for line in response.iter_lines():
-                if piece := _piece(line):
-                    yield piece
+        with httpx.Client(timeout=ANSWER_TIMEOUT_S, trust_env=False) as http:
+            while True:
+                with http.stream("POST", f"{gateway}/v1/chat/completions", json=body, headers=headers) as response:
+                    if response.status_code == 200:
+                        for line in response.iter_lines():
+                            if piece := _piece(line):
+                                yield piece
+                        return
+                    response.read()
+                if response.status_code != 503 or time.monotonic() > deadline:
+                    raise UserError(
+                        f"the gateway answered {response.status_code}: {response.text[:300]}",
+                        help="`standfast status` and `standfast doctor` tell more.",
+                        exit_code=EXIT_FAILED,
+                    )
+                if not waiting:
+                    waiting = True
+                    notice = "the model is coming back up; waiting for it (`standfast status` tells more)"
+                    stderr_console().print(text(("! ", "yellow"), notice))
+                time.sleep(min(float(response.headers.get("Retry-After", "1")), 5.0))
     except httpx.HTTPError as error:
         raise UserError(
             f"the gateway at {gateway} did not answer: {error}",
@@ -131,11 +141,11 @@ def _piece(line: str) -> str:
 def _print_answer(question: str, pieces: Iterator[str], took_so_far: str) -> None:
     console = stdout_console()
     console.print(text(("? ", "bold cyan"), (question, "bold")))
-    sys.stdout.write("  ")
-    sys.stdout.flush()
+    indent = "  "
     for piece in pieces:
-        sys.stdout.write(piece.replace("\n", "\n  "))
+        sys.stdout.write(indent + piece.replace("\n", "\n  "))
         sys.stdout.flush()
+        indent = ""
     print()
     console.print(text((f"  (from the command to the question: {took_so_far})", "dim")))
 

@@ -279,6 +279,14 @@ async def test_quickstart_asks_the_model_and_shows_how_to_call_it(
     assert f"curl -s {stack.gateway}/v1/chat/completions" in ran.out
     assert f'OpenAI(base_url="{stack.gateway}/v1", api_key="{key}")' in ran.out
     assert f"{stack.temporal.ui}/namespaces/default/workflows/deploy%2Fhello/" in ran.out
+
+    model.script.update(startup_s=2.0)
+    os.kill(model.script.starts()[0].pid, signal.SIGKILL)
+    await until_phase(cli, "hello", "recovering")
+    again = await cli.run("quickstart", str(tmp_path / "hello.py"))
+    assert again.code == 0, again.out + again.err
+    assert "the model is coming back up" in again.err
+    assert "Paris" in again.out
     await cli.run("deprecate", "hello")
 
 
