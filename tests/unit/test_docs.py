@@ -199,6 +199,13 @@ def test_every_error_code_of_the_gateway_is_listed_with_its_status() -> None:
     assert {code for code in codes if code not in listed and f"`{code}`" not in text} == set()
 
 
+def test_every_metric_of_the_gateway_is_listed() -> None:
+    source = read("workers/gateway/metrics.py")
+    names = set(re.findall(r'f"\{prefix\}_([a-z_]+)"', source)) | set(re.findall(r'"(\w+_seconds)",', source))
+    assert len(names) > 8
+    assert {name for name in names if f"`{name}`" not in sections("docs/gateway.md")["Logs and metrics"]} == set()
+
+
 def _codes(directory: Path, function: str, *, keyword: str = "", position: int | None = None) -> set[str]:
     """The constant texts given to calls of a function, as an argument of that name or place."""
     found: set[str] = set()
