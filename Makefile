@@ -36,7 +36,8 @@ down: ## Stop the stack and the models of this machine.
 # -- developing ---------------------------------------------------------------------------------------------------
 
 test: lint typecheck ## Everything that CI runs: lint, types, import rules, all tests.
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 tests/unit tests/workflows tests/integration
+	$(BIN)/pytest tests/e2e
 
 lint: $(VENV)/.dev ## Style, format and import rules.
 	$(BIN)/ruff check .
@@ -47,7 +48,7 @@ typecheck: $(VENV)/.dev ## The strict type checker.
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev ## The quick tests alone.
-	$(BIN)/pytest tests/unit tests/workflows
+	$(BIN)/pytest -n 2 tests/unit tests/workflows
 
 bench: $(VENV)/.dev ## Measure speed and size, side by side, and print ratios.
 	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

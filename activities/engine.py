@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+_SILENCE = "no answer in time"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -35,6 +37,11 @@ async def is_healthy(http: httpx.AsyncClient, url: str, path: str, timeout_s: fl
     except httpx.HTTPError as error:
         return f"{path}: {_words(error)}"
     return None if response.status_code == httpx.codes.OK else f"{path}: HTTP {response.status_code}"
+
+
+def is_silence(complaint: str) -> bool:
+    """Whether a complaint of `is_healthy` is that no answer came in time, rather than an answer that says no."""
+    return complaint.endswith(_SILENCE)
 
 
 async def listed_models(http: httpx.AsyncClient, url: str, timeout_s: float = 5.0) -> tuple[str, ...]:
@@ -181,7 +188,7 @@ def _words(error: Exception) -> str:
     if isinstance(error, httpx.ConnectError):
         return "connection refused"
     if isinstance(error, httpx.TimeoutException):
-        return "no answer in time"
+        return _SILENCE
     if isinstance(error, httpx.HTTPStatusError):
         return f"HTTP {error.response.status_code}"
     return f"{type(error).__name__}: {error}".rstrip(": ")

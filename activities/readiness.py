@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 from temporalio import activity
 
 from activities.attempts import take_out
 from activities.context import Services, failed, progress
-from activities.engine import EngineError, complete, is_healthy, listed_models
+from activities.engine import EngineError, complete, is_healthy, is_silence, listed_models
 from standfast import contracts as c
 from standfast.failures import classify, evidence_of
 from standfast.plans.records import ReadinessPlan, RolePlan
@@ -28,7 +28,9 @@ second.
 _HEARTBEAT_S = 2.0
 _HEALTH_S = 15.0
 _HEALTH_AGAIN_S = 1.0
-_HEALTH_FAILURES = 3
+_HEALTH_TIMEOUT_S = 5.0
+_HEALTH_REFUSALS = 3
+_HEALTH_SILENCE_S = 60.0
 _WATCH_RENEWAL_S = 24 * 3600.0
 _FIRST_WORD = "Hello"
 
@@ -84,7 +86,7 @@ class ReadinessActivities:
         renew_at = time.monotonic() + _WATCH_RENEWAL_S
         health_at = time.monotonic() + _HEALTH_S
         heartbeat_at = 0.0
-        unhealthy = 0
+        health = Health()
         while (now := time.monotonic()) < renew_at:
             if now >= heartbeat_at:
                 activity.heartbeat()
@@ -96,22 +98,51 @@ class ReadinessActivities:
                 _log.warning("fault", attempt=ref.attempt, fault=fault.kind, message=fault.message)
                 return c.WatchVerdict(failure=failure_of(fault, observation, had_served=True))
             if now >= health_at:
-                complaint = await is_healthy(services.http, ready.url, plan.readiness.health_path)
-                unhealthy = unhealthy + 1 if complaint is not None else 0
+                complaint = await is_healthy(services.http, ready.url, plan.readiness.health_path, _HEALTH_TIMEOUT_S)
+                health = health.after(complaint, now)
                 health_at = time.monotonic() + (_HEALTH_S if complaint is None else _HEALTH_AGAIN_S)
-                if complaint is not None and unhealthy >= _HEALTH_FAILURES:
+                if health.verdict(now) is not None:
                     await take_out(services, ref.generation, ref.replica, ref.attempt)
                     return c.WatchVerdict(
                         failure=c.Failure(
                             kind="transient",
                             code="unhealthy",
-                            message=f"The engine said {unhealthy} times in a row that it is not healthy ({complaint}).",
+                            message=f"The engine is not healthy any more: {health.verdict(now)}.",
                             evidence=evidence_of(observation.tail),
                             attempt=ref.attempt,
                         )
                     )
             await asyncio.sleep(_WATCH_S)
         return c.WatchVerdict()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What a serving engine has said of its health lately.
+
+    A clear "no", or a closed port, counts after a few times in a row. Silence counts only after a minute: an engine that is
+    busy answers late, and busy is not failing.
+    """
+
+    refusals: int = 0
+    silent_since: float | None = None
+    complaint: str = ""
+
+    def after(self, complaint: str | None, now: float) -> "Health":
+        """The record after one more question; ``complaint`` None is a yes."""
+        if complaint is None:
+            return Health()
+        if is_silence(complaint):
+            return replace(self, refusals=0, silent_since=self.silent_since or now, complaint=complaint)
+        return Health(refusals=self.refusals + 1, complaint=complaint)
+
+    def verdict(self, now: float) -> str | None:
+        """Why the engine counts as unhealthy, or None."""
+        if self.refusals >= _HEALTH_REFUSALS:
+            return f"{self.complaint}, {self.refusals} times in a row"
+        if self.silent_since is not None and now - self.silent_since >= _HEALTH_SILENCE_S:
+            return f"{self.complaint} for {now - self.silent_since:.0f} s"
+        return None
 
 
 @dataclass(kw_only=True)

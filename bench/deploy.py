@@ -105,7 +105,8 @@ async def run(home: Home, rounds: int) -> None:
     goal = 1.05 * baseline + 2
     print(
         f"deploy to first token / bare vllm serve to first token: {mine / baseline:.3f}x "
-        f"({mine:.1f} s / {baseline:.1f} s; goal at most 1.05x + 2 s = {goal:.1f} s: {'met' if mine <= goal else 'MISSED'})"
+        f"({mine:.1f} s / {baseline:.1f} s; goal at most 1.05x + 2 s = {goal:.1f} s: "
+        f"{'met' if mine <= goal else 'MISSED'})"
     )
 
 

@@ -203,7 +203,7 @@ class Readiness:
     startup_timeout: PositiveDuration = "15m"
     """Until the first token: the whole way up."""
     initialization_timeout: PositiveDuration = "10m"
-    """Until the engine reports healthy: imports, weights, compilation."""
+    """Until every process of the replica runs: launchers started, ranks brought together."""
     generation_timeout: PositiveDuration = "60s"
     """For the one request that proves that the model answers."""
     health_path: Annotated[str, matching(r"/\S*", "must be a path such as '/health'")] = "/health"

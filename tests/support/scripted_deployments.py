@@ -20,7 +20,6 @@ from standfast.spec import (
 )
 from tests.scripted_engine import Script
 
-
 _READINESS = Readiness(startup_timeout="30s", initialization_timeout="20s", generation_timeout="3s")
 
 

@@ -52,7 +52,9 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def serve(environment: WorkflowEnvironment, world: World, *, replays: bool = False) -> AsyncIterator[Stage]:
-    """Serve the real workflows over the scripted world. With ``replays`` nothing is cached and every task replays its history."""
+    """Serve the real workflows over the scripted world. With ``replays`` nothing is cached and every task replays
+    its history.
+    """
     queue = f"q-{uuid.uuid4().hex}"
     host = Worker(environment.client, task_queue=c.host_queue("h1"), activities=world.activities())
     main = Worker(

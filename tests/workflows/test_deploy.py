@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.testing import WorkflowEnvironment
 
 from standfast import contracts as c
+from tests.support.stack import until
 from tests.workflows.conftest import Stage, serve
 from tests.workflows.scripted import World, permanent, transient
 
@@ -19,10 +20,10 @@ INPUT = c.DeployInput(deployment="m", settings={"name": "m"})
 
 @contextlib.asynccontextmanager
 async def deployed(
-    temporal: WorkflowEnvironment, world: World
+    temporal: WorkflowEnvironment, world: World, *, replays: bool = False
 ) -> AsyncIterator[tuple[Stage, WorkflowHandle[Any, Any]]]:
     """A deploy over the world; its replicas are stopped at the end."""
-    async with serve(temporal, world) as stage:
+    async with serve(temporal, world, replays=replays) as stage:
         handle = await stage.client.start_workflow(c.DEPLOY, INPUT, id=stage.name(), task_queue=stage.queue)
         try:
             yield stage, handle
@@ -32,6 +33,10 @@ async def deployed(
                     keeper = stage.client.get_workflow_handle(c.retry_id(world.generation, "inference", replica))
                     await keeper.signal("stop", c.StopRequest(reason="the test is over"))
                     await asyncio.wait_for(keeper.result(), 20)
+
+
+async def _called(world: World, name: str) -> bool:
+    return name in world.names()
 
 
 async def result(handle: WorkflowHandle[Any, Any]) -> c.DeployResult:
@@ -99,9 +104,10 @@ async def test_a_permanent_failure_is_the_verdict_and_the_traffic_stays(temporal
         assert order.index("await_gone") < order.index("clean_generation")
 
 
-async def test_a_transient_failure_is_waited_out(temporal: WorkflowEnvironment) -> None:
-    world = World(generation="m@0000000000f1", ready=lambda number: transient() if number <= 2 else None)
-    async with deployed(temporal, world) as (_, handle):
+@pytest.mark.parametrize("replays", [False, True], ids=["cached", "replayed"])
+async def test_a_transient_failure_is_waited_out(temporal: WorkflowEnvironment, replays: bool) -> None:
+    world = World(generation=f"m@0000000000f{int(replays)}", ready=lambda n: transient() if n <= 2 else None)
+    async with deployed(temporal, world, replays=replays) as (_, handle):
         assert (await result(handle)).changed
 
 
@@ -131,9 +137,7 @@ async def test_a_cancelled_deploy_takes_down_only_what_it_started(temporal: Work
     full = c.Failure(kind="capacity", code="no-room", message="full")
     world = World(generation="m@000000000031", previous="m@000000000030", place=lambda place: full)
     async with deployed(temporal, world) as (_, handle):
-        async with asyncio.timeout(30):
-            while "place_attempt" not in world.names():
-                await asyncio.sleep(0.02)
+        await until(lambda: _called(world, "place_attempt"), what="the placing")
         await handle.cancel()
         with pytest.raises(WorkflowFailureError) as failure:
             await asyncio.wait_for(handle.result(), 60)

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import httpx
 import structlog
-from standfast.images.store import ImageStore
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
@@ -19,6 +18,7 @@ import workflows
 from activities import Services, all_activities
 from standfast import contracts as c
 from standfast.home import Home
+from standfast.images.store import ImageStore
 from standfast.platforms.inventory import read_inventory
 from standfast.platforms.local import LocalPlatform
 from standfast.registry import Registry
