@@ -120,8 +120,8 @@ class ReadinessActivities:
 class Health:
     """What a serving engine has said of its health lately.
 
-    A clear "no", or a closed port, counts after a few times in a row. Silence counts only after a minute: an engine that is
-    busy answers late, and busy is not failing.
+    A clear "no", or a closed port, counts after a few times in a row. Silence counts only after a minute: an engine
+    that is busy answers late, and busy is not failing.
     """
 
     refusals: int = 0
