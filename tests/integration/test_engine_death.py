@@ -91,7 +91,11 @@ async def test_a_replica_whose_launcher_was_killed_is_relaunched(
 
         await until(relaunched, within_s=60, every_s=0.1, what="the second attempt")
         assert not psutil.pid_exists(model.script.starts()[0].pid)
-        assert (await http.post("/v1/completions", json=QUESTION)).status_code == 200
+
+        async def answers() -> bool:
+            return (await http.post("/v1/completions", json=QUESTION)).status_code == 200
+
+        await until(answers, what="the restored route")
 
 
 async def test_an_engine_that_ignores_sigterm_and_left_a_stray_child_is_cleared_away(
