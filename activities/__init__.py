@@ -32,6 +32,8 @@ def all_activities(services: Services) -> list[Callable[..., Any]]:
         readiness.watch,
         probes.run_probe,
         probes.record_proof,
+        traffic.await_retirement,
+        traffic.reclaim_generation,
         traffic.switch_traffic,
         traffic.plan_retirement,
         traffic.withdraw_traffic,

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from temporalio import activity
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -25,6 +25,33 @@ class TrafficActivities:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+
+    @activity.defn(name="await_retirement")
+    async def await_retirement(self, start: c.DeployInput) -> c.Nothing:
+        """Wait until no retirement of the whole deployment is running: it would take down what a deploy brings up."""
+        async with progress() as say:
+            while await _runs(c.deprecate_id(start.deployment)):
+                say(f"waiting for the retirement of {start.deployment} to end")
+                await asyncio.sleep(_GONE_POLL_S)
+        return c.Nothing()
+
+    @activity.defn(name="reclaim_generation")
+    async def reclaim_generation(self, of: c.GenerationInput) -> c.Nothing:
+        """Take a generation back from its retirement.
+
+        One that still drains keeps its replicas; one that is being stopped ends first, and is then launched anew.
+        """
+        id = c.deprecate_id(of.generation)
+        async with progress() as say:
+            if await _runs(id):
+                await _reclaim(id, by=f"a deploy of {of.deployment}")
+            while await _runs(id):
+                say(f"waiting for the retirement of {of.generation} to end")
+                await asyncio.sleep(_GONE_POLL_S)
+        for backend in await self._services.registry.list_backends(of.generation):
+            if backend.state == "draining" and backend.attempt is not None and backend.url is not None:
+                await self._services.registry.set_backend(backend.id, "ready", expect_attempt=backend.attempt)
+        return c.Nothing()
 
     @activity.defn(name="switch_traffic")
     async def switch_traffic(self, switch: c.SwitchInput) -> c.Nothing:
@@ -63,6 +90,15 @@ class TrafficActivities:
                     code="generation-serves",
                     message=f"{start.generation} has the traffic of {deployment.served_name}.",
                     help=f"Deploy a successor, or retire it all: `standfast deprecate {start.deployment}`.",
+                )
+            )
+        if await _deployed_before_this(start.deployment):
+            raise failed(
+                c.Failure(
+                    kind="permanent",
+                    code="deploy-running",
+                    message=f"A deploy of {start.deployment} is running; it would bring up again what is taken down.",
+                    help=f"Cancel it first: `standfast deploy --cancel {start.deployment}`.",
                 )
             )
         standing = [
@@ -154,13 +190,44 @@ class TrafficActivities:
         plan = await self._services.inference_plan(generation)
         open_replicas: set[int] = set()
         for replica in plan.replicas:
-            handle = activity.client().get_workflow_handle(c.retry_id(generation, "inference", replica.index))
-            try:
-                description = await handle.describe()
-            except RPCError as error:
-                if error.status == RPCStatusCode.NOT_FOUND:
-                    continue
-                raise
-            if description.status == WorkflowExecutionStatus.RUNNING:
+            if await _runs(c.retry_id(generation, "inference", replica.index)):
                 open_replicas.add(replica.index)
         return open_replicas
+
+
+async def _describe(workflow_id: str) -> WorkflowExecutionDescription | None:
+    """The newest run of a workflow; None when there is none."""
+    try:
+        return await activity.client().get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+async def _runs(workflow_id: str) -> bool:
+    found = await _describe(workflow_id)
+    return found is not None and found.status == WorkflowExecutionStatus.RUNNING
+
+
+async def _deployed_before_this(deployment: str) -> bool:
+    """Whether a deploy runs that began before the retirement that asks, and did not begin it.
+
+    A deploy that began later minds the retirement: it waits for its end, or takes its generation back.
+    """
+    deploy, own = await _describe(c.deploy_id(deployment)), await _describe(activity.info().workflow_id or "")
+    return (
+        deploy is not None
+        and deploy.status == WorkflowExecutionStatus.RUNNING
+        and own is not None
+        and own.parent_id != deploy.id
+        and deploy.start_time <= own.start_time
+    )
+
+
+async def _reclaim(workflow_id: str, *, by: str) -> None:
+    try:
+        await activity.client().get_workflow_handle(workflow_id).signal("reclaim", c.ReclaimRequest(by=by))
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise

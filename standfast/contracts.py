@@ -218,6 +218,12 @@ class StopRequest(Record):
     reason: str
 
 
+class ReclaimRequest(Record):
+    """Give a generation that is being retired back to a deploy that wants it, unless it is being stopped already."""
+
+    by: str
+
+
 class PlaceInput(Record):
     """Find room for one attempt."""
 
@@ -402,7 +408,7 @@ class DrainReport(Record):
 
 
 class DeprecateResult(Record):
-    """What was retired, and what was cut."""
+    """What was retired, and what was cut. ``generations`` is empty when a deploy reclaimed what was to go."""
 
     deployment: str
     generations: tuple[str, ...]

@@ -75,8 +75,10 @@ class DeployWorkflow:
 
     @workflow.signal(description="A replica tells of its state.")
     def replica_changed(self, status: c.ReplicaStatus) -> None:
-        self._replicas[status.replica] = status
-        self._show()
+        # Replicas of other generations report here too: they subscribed to an earlier deploy of the same id.
+        if self._generation is not None and status.generation == self._generation.id:
+            self._replicas[status.replica] = status
+            self._show()
 
     # -- the steps
 
@@ -84,6 +86,7 @@ class DeployWorkflow:
         """Pin the settings, build the image, resolve and record the generation, fetch the weights."""
         start = self._start
         self._begin("resolve")
+        await steps.AWAIT_RETIREMENT.run(start, summary=f"See that {start.deployment} is not just being retired")
         pinned = await steps.PIN_SETTINGS.run(start, summary=f"Pin what {start.deployment} asks for")
         self._finish("resolve", f"{pinned.model.id} at {_short(pinned.model.revision)}")
         attributes.set_phase("building")
@@ -97,28 +100,44 @@ class DeployWorkflow:
         )
         self._generation = generation
         attributes.tag(deployment=start.deployment, target=start.target, phase="preparing", generation=generation.id)
-        self._finish("plan", generation.id)
+        of = c.GenerationInput(generation=generation.id, deployment=start.deployment)
         if not generation.unchanged:
-            self._begin("weights", pinned.model.id)
-            fetched = await steps.FETCH_WEIGHTS.run(
-                c.GenerationInput(generation=generation.id, deployment=start.deployment),
-                summary=f"Fetch the weights of {pinned.model.id}, unless they are here",
-            )
-            self._finish("weights", fetched.detail)
+            await steps.RECLAIM_GENERATION.run(of, summary=f"Take {generation.id} back if it is being retired")
+        self._finish("plan", generation.id)
+        self._begin("weights", pinned.model.id)
+        fetched = await steps.FETCH_WEIGHTS.run(
+            of, summary=f"Fetch the weights of {pinned.model.id}, unless they are here"
+        )
+        self._finish("weights", fetched.detail)
         return generation
 
     async def _launch(self, generation: c.GenerationRef) -> bool:
-        """See that every replica has its RetryWorkflow; returns whether all of them were there already."""
+        """See that every replica has its RetryWorkflow; returns whether all of them were there already and none had
+        given up.
+        """
         self._begin("launch", f"{generation.replicas} replica{'s' if generation.replicas != 1 else ''}")
         if not generation.unchanged:
             await self._set_phase(generation, "starting")
         attributes.set_phase("starting")
+        self._replicas.clear()  # the last words of replicas that were retired before this deploy
         found = 0
         for replica in range(generation.replicas):
             if not await self._start_replica(generation, replica):
                 found += 1
+        given_up = await self._revive(generation) if generation.unchanged and found == generation.replicas else 0
         self._finish("launch")
-        return found == generation.replicas
+        return found == generation.replicas and not given_up
+
+    async def _revive(self, generation: c.GenerationRef) -> int:
+        """Wake the replicas that wait for an operator: what they lacked may be here again. Returns how many."""
+        await workflow.wait_condition(lambda: len(self._replicas) == generation.replicas)
+        waiting = [index for index, status in self._replicas.items() if status.state in ("failed", "budget_spent")]
+        for replica in waiting:
+            del self._replicas[replica]
+            await workflow.get_external_workflow_handle(c.retry_id(generation.id, "inference", replica)).signal(
+                "revive", c.RetryRequest(requested_by=self._start.requested_by)
+            )
+        return len(waiting)
 
     async def _start_replica(self, generation: c.GenerationRef, replica: int) -> bool:
         """Start the workflow that keeps one replica up; False when it runs already, which then reports to this
@@ -257,7 +276,7 @@ class DeployWorkflow:
     # -- the other ends
 
     def _nothing_to_do(self, generation: c.GenerationRef) -> c.DeployResult:
-        for name in ("weights", "ready", "validate", "traffic", "retire"):
+        for name in ("ready", "validate", "traffic", "retire"):
             self._skip(name)
         attributes.set_phase("serving")
         return c.DeployResult(

@@ -1,7 +1,10 @@
 """DeprecateWorkflow: retire a generation, or a whole deployment."""
 
+import asyncio
+import contextlib
+
 from temporalio import workflow
-from temporalio.exceptions import FailureError
+from temporalio.exceptions import ActivityError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from standfast import contracts as c
@@ -12,8 +15,15 @@ from workflows import attributes, steps
 @workflow.defn(name=c.DEPRECATE)
 class DeprecateWorkflow:
     """Stop admissions, drain, stop, clean up. Nothing that still has the route is stopped: the route moves or goes
-    first.
+    first. A generation that a deploy reclaims before it is told to stop is left standing.
     """
+
+    def __init__(self) -> None:
+        self._reclaimed: c.ReclaimRequest | None = None
+
+    @workflow.signal(description="Leave the generation standing: a deploy wants it again.")
+    def reclaim(self, request: c.ReclaimRequest) -> None:
+        self._reclaimed = self._reclaimed or request
 
     @workflow.run
     async def run(self, start: c.DeprecateInput) -> c.DeprecateResult:
@@ -27,7 +37,11 @@ class DeprecateWorkflow:
             )
         cut = 0
         for generation, replicas in plan.generations:
-            cut += await self._retire(start, generation, replicas)
+            report = await self._drain(start, generation)
+            if report is None:
+                return self._left_standing(start, generation)
+            cut += report.cut
+            await self._take_down(start, generation, replicas)
         if start.generation is None:
             await steps.CLOSE_DEPLOYMENT.run(start, summary=f"Close the books of {start.deployment}")
         attributes.set_phase("retired")
@@ -39,18 +53,39 @@ class DeprecateWorkflow:
             message=_sentence(start, retired, cut),
         )
 
-    async def _retire(self, start: c.DeprecateInput, generation: str, replicas: int) -> int:
-        """Drain and stop one generation; returns how many requests were cut."""
-        of = c.GenerationInput(generation=generation, deployment=start.deployment)
+    async def _drain(self, start: c.DeprecateInput, generation: str) -> c.DrainReport | None:
+        """Let the open requests finish; None when the generation was reclaimed meanwhile."""
         await steps.SET_PHASE.run(
             c.PhaseInput(generation=generation, deployment=start.deployment, phase="draining"),
             summary=f"Send nothing new to {generation}",
         )
         workflow.set_current_details(f"Draining `{generation}`: open requests finish, new ones go elsewhere.")
-        report = await steps.DRAIN_GENERATION.run(
+        draining = steps.DRAIN_GENERATION.start(
             c.DrainInput(generation=generation, deployment=start.deployment, timeout_s=start.drain_timeout_s),
             summary=f"Let the open requests of {generation} finish",
         )
+        await workflow.wait_condition(lambda: draining.done() or self._reclaimed_from(start))
+        if not self._reclaimed_from(start):
+            return await draining
+        draining.cancel()
+        with contextlib.suppress(ActivityError, asyncio.CancelledError):
+            await draining
+        return None
+
+    def _reclaimed_from(self, start: c.DeprecateInput) -> bool:
+        """A whole deployment that goes, goes: the deploy that wants it back waits for the end."""
+        return self._reclaimed is not None and start.generation is not None
+
+    def _left_standing(self, start: c.DeprecateInput, generation: str) -> c.DeprecateResult:
+        by = self._reclaimed.by if self._reclaimed is not None else "a deploy"
+        message = f"{generation} is left standing: {by} wants it again."
+        workflow.set_current_details(message)
+        attributes.set_phase("reclaimed")
+        return c.DeprecateResult(deployment=start.deployment, generations=(), cut=0, message=message)
+
+    async def _take_down(self, start: c.DeprecateInput, generation: str, replicas: int) -> None:
+        """Stop one generation and clean up after it."""
+        of = c.GenerationInput(generation=generation, deployment=start.deployment)
         workflow.set_current_details(f"Stopping `{generation}`.")
         for replica in range(replicas):
             await _tell_to_stop(
@@ -61,7 +96,6 @@ class DeprecateWorkflow:
             c.PhaseInput(generation=generation, deployment=start.deployment, phase="retired"),
             summary=f"Clean up after {generation}",
         )
-        return report.cut
 
 
 async def _tell_to_stop(workflow_id: str, reason: str) -> None:

@@ -112,6 +112,13 @@ class RetryWorkflow:
                 f"The replica is {self._status.state}; there is nothing to retry.", type="NothingToRetry"
             )
 
+    @workflow.signal(description="Refill the retry budget and try again, if the replica waits for that.")
+    def revive(self, request: c.RetryRequest) -> None:
+        if self._status.state in ("failed", "budget_spent", "backing_off"):
+            self._spent_at = ()
+            self._failures_in_a_row = 0
+            self._retry_requested = True
+
     @workflow.signal(description="Take the replica down for good.")
     def stop(self, request: c.StopRequest) -> None:
         self._stop = self._stop or request

@@ -183,6 +183,26 @@ RECORD_PROOF = Step(
 )
 
 # -- traffic and retirement
+AWAIT_RETIREMENT = Step(
+    name="await_retirement",
+    takes=c.DeployInput,
+    returns=c.Nothing,
+    start_to_close=7 * _DAY,
+    schedule_to_close=14 * _DAY,
+    heartbeat=10 * _SECOND,
+    maximum_interval=5 * _SECOND,
+    only_looks=True,
+)
+RECLAIM_GENERATION = Step(
+    name="reclaim_generation",
+    takes=c.GenerationInput,
+    returns=c.Nothing,
+    start_to_close=_HOUR,
+    schedule_to_close=_DAY,
+    heartbeat=10 * _SECOND,
+    maximum_interval=5 * _SECOND,
+    only_looks=True,
+)
 SWITCH_TRAFFIC = Step(
     name="switch_traffic",
     takes=c.SwitchInput,

@@ -1,13 +1,15 @@
 """Several deployments, several generations: no collision, no restart without need, no failed request."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from standfast.contracts import ReplicaStatus, retry_id
+from standfast.contracts import ReplicaStatus, deprecate_id, retry_id
 from tests.scripted_engine import build_wheel, scripted_image
 from tests.support.scripted_deployments import Scripted
 from tests.support.stack import TestStack, until
@@ -133,5 +135,79 @@ async def test_a_replica_whose_workflow_was_terminated_is_adopted_by_the_next_de
         status = await keeper.query("status", result_type=ReplicaStatus)
         assert (status.state, status.attempt) == ("ready", 1)
         assert len(model.script.starts()) == 1
+        answer = await http.post("/v1/completions", json={"model": "m", "prompt": "hello", "max_tokens": 4})
+        assert answer.status_code == 200
+
+
+async def test_going_back_to_a_generation_that_still_drains_keeps_it(
+    stack: TestStack, engine: Callable[..., Scripted]
+) -> None:
+    model = engine()
+    async with stack.client() as client, stack.http() as http:
+        first = await client.deploy(model.deployment)
+        model.script.update(tokens_per_second=5.0, answer_tokens=400)
+        body: dict[str, Any] = {"model": "m", "prompt": "hello", "max_tokens": 400, "stream": True}
+        async with http.stream("POST", "/v1/completions", json=body) as open_answer:
+            assert open_answer.status_code == 200
+            model.script.update(tokens_per_second=0.0, answer_tokens=None)
+            second = await client.deploy(model.changed(context_length=512))
+            back = await client.deploy(model.deployment)
+            assert (back.generation, back.previous) == (first.generation, second.generation)
+        temporal = await client.temporal()
+        await asyncio.wait_for(temporal.get_workflow_handle(deprecate_id(first.generation)).result(), 60)
+        await asyncio.wait_for(temporal.get_workflow_handle(deprecate_id(second.generation)).result(), 60)
+        [status] = await client.status("m")
+        assert (status.phase, status.generation, status.replicas_ready) == ("serving", first.generation, 1)
+        answer = await http.post("/v1/completions", json={"model": "m", "prompt": "hello", "max_tokens": 4})
+        assert answer.headers["x-standfast-generation"] == first.generation
+        assert len(model.script.starts()) == 2
+
+
+async def test_a_deploy_during_the_retirement_of_its_deployment_waits_for_the_end(
+    stack: TestStack, engine: Callable[..., Scripted]
+) -> None:
+    model = engine()
+    async with stack.client() as client, stack.http() as http:
+        await client.deploy(model.deployment)
+        model.script.update(tokens_per_second=5.0, answer_tokens=400)
+        body: dict[str, Any] = {"model": "m", "prompt": "hello", "max_tokens": 400, "stream": True}
+        async with http.stream("POST", "/v1/completions", json=body) as open_answer:
+            assert open_answer.status_code == 200
+            model.script.update(tokens_per_second=0.0, answer_tokens=None)
+            retiring = asyncio.create_task(client.deprecate("m", drain_timeout_s=3600))
+
+            async def withdrawn() -> bool:
+                registry = await client.registry()
+                return await registry.list_routes() == []
+
+            await until(withdrawn, what="the withdrawal of the route")
+            handle = await client.deploy(model.deployment, wait=False)
+        assert (await retiring).generations
+        assert (await handle.result()).changed
+        answer = await http.post("/v1/completions", json={"model": "m", "prompt": "hello", "max_tokens": 4})
+        assert answer.status_code == 200
+        [status] = await client.status("m")
+        assert status.phase == "serving"
+        assert len(model.script.starts()) == 2
+
+
+async def test_deploying_again_brings_back_a_replica_whose_weights_were_lost(
+    stack: TestStack, engine: Callable[..., Scripted]
+) -> None:
+    model = engine()
+    weights = Path(model.deployment.model.source.path)
+    async with stack.client() as client, stack.http() as http:
+        first = await client.deploy(model.deployment)
+        away = weights.rename(weights.with_name("away"))
+        os.kill(model.script.starts()[-1].pid, signal.SIGKILL)
+
+        async def given_up() -> bool:
+            [status] = await client.status("m")
+            return status.replicas[0].state == "failed"
+
+        await until(given_up, within_s=60, every_s=0.2, what="the verdict on the missing weights")
+        away.rename(weights)
+        again = await client.deploy(model.deployment)
+        assert again.generation == first.generation
         answer = await http.post("/v1/completions", json={"model": "m", "prompt": "hello", "max_tokens": 4})
         assert answer.status_code == 200

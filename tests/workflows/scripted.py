@@ -47,6 +47,8 @@ class World:
     ready: Callable[[int], c.Failure | None] = lambda number: None
     watch: Callable[[int], c.Failure | None] = lambda number: None
     probe: Callable[[c.ProbeInput], bool] = lambda probe: True
+    drains: bool = False
+    """Whether a drain goes on until it is cancelled."""
     refuse: Callable[[str], Exception | None] = lambda name: None
     calls: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -143,7 +145,12 @@ class World:
 
         @activity.defn(name="drain_generation")
         async def drain_generation(drain: c.DrainInput) -> c.DrainReport:
+            import asyncio
+
             self._called("drain_generation", drain)
+            while self.drains:
+                activity.heartbeat()
+                await asyncio.sleep(0.05)
             return c.DrainReport(generation=drain.generation, cut=0, took_s=0.0)
 
         return [
@@ -162,6 +169,8 @@ class World:
             self._plain("publish_backend", c.ReadyAttempt),
             self._plain("end_attempt", c.EndAttempt),
             self._plain("record_proof", c.RecordProof),
+            self._plain("await_retirement", c.DeployInput),
+            self._plain("reclaim_generation", c.GenerationInput),
             self._plain("switch_traffic", c.SwitchInput),
             self._plain("withdraw_traffic", c.DeprecateInput),
             self._plain("await_gone", c.GenerationInput),

@@ -173,3 +173,69 @@ async def test_a_deprecation_withdraws_the_route_before_it_drains(temporal: Work
             "clean_generation",
             "close_deployment",
         ]
+
+
+async def test_a_generation_is_left_standing_when_a_deploy_reclaims_it_while_it_drains(
+    temporal: WorkflowEnvironment,
+) -> None:
+    world = World(generation="m@0000000000g1", drains=True)
+    async with serve(temporal, world) as stage:
+        start = c.DeprecateInput(deployment="m", generation=world.generation)
+        retirement = await stage.client.start_workflow(
+            c.DEPRECATE, start, id=c.deprecate_id(world.generation), task_queue=stage.queue
+        )
+        await retirement.signal("reclaim", c.ReclaimRequest(by="a deploy of m"))
+        done = c.DeprecateResult.model_validate(await asyncio.wait_for(retirement.result(), 60), strict=False)
+        assert done.generations == () and "left standing" in done.message
+        assert "await_gone" not in world.names() and "clean_generation" not in world.names()
+
+
+async def test_a_whole_deployment_that_is_retired_is_not_reclaimed(temporal: WorkflowEnvironment) -> None:
+    world = World(generation="m@0000000000h1")
+    async with serve(temporal, world) as stage:
+        start = c.DeprecateInput(deployment="m", generation=None)
+        retirement = await stage.client.start_workflow(
+            c.DEPRECATE,
+            start,
+            id=stage.name(),
+            task_queue=stage.queue,
+            start_signal="reclaim",
+            start_signal_args=[c.ReclaimRequest(by="a deploy of m")],
+        )
+        done = c.DeprecateResult.model_validate(await asyncio.wait_for(retirement.result(), 60), strict=False)
+        assert done.generations == (world.generation,)
+        assert "close_deployment" in world.names()
+
+
+async def test_deploying_what_should_serve_wakes_a_replica_that_has_given_up(temporal: WorkflowEnvironment) -> None:
+    verdicts = {2: permanent("image-missing")}
+    world = World(
+        generation="m@0000000000i1",
+        ready=verdicts.get,
+        watch=lambda number: transient() if number == 1 else None,
+    )
+    async with deployed(temporal, world) as (stage, handle):
+        await result(handle)
+        keeper = stage.client.get_workflow_handle(c.retry_id(world.generation, "inference", 0))
+
+        async def given_up() -> bool:
+            return (await stage.status(keeper)).state == "failed"
+
+        await until(given_up, what="the permanent failure")
+        world.unchanged, world.previous = True, world.generation
+        again = await stage.client.start_workflow(c.DEPLOY, INPUT, id=stage.name(), task_queue=stage.queue)
+        await result(again)
+        assert ((await stage.status(keeper)).state, (await stage.status(keeper)).attempt) == ("ready", 3)
+
+
+async def test_a_replica_of_another_generation_does_not_speak_for_the_one_that_is_deployed(
+    temporal: WorkflowEnvironment,
+) -> None:
+    world = World(generation="m@0000000000j1", ready=lambda number: transient() if number == 1 else None)
+    async with deployed(temporal, world) as (_, handle):
+        stranger = c.ReplicaStatus(generation="m@0000000000j0", role="inference", replica=0, state="stopped")
+        await handle.signal("replica_changed", stranger)
+        await handle.signal("replica_changed", stranger.model_copy(update={"state": "ready"}))
+        assert (await result(handle)).changed
+        status = await handle.query("status", result_type=c.DeployStatus)
+        assert [replica.generation for replica in status.replicas] == [world.generation]
