@@ -125,7 +125,7 @@ async def test_a_changed_option_replaces_the_generation_without_a_failed_request
         async def load() -> None:
             while not over.is_set():
                 answers.append(await ask(model, before.resolved_served_name))
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(1)
 
         asking = asyncio.create_task(load())
         result = await client.deploy(changed)
