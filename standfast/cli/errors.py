@@ -40,6 +40,9 @@ def in_our_words(error: BaseException) -> UserError | ProblemsError:
         return error
     if _is_from_temporal(error):
         return _temporal_error(error)
+    refusal = Home.default().refusal(error) if isinstance(error, OSError) else None
+    if refusal is not None:
+        return refusal
     if os.environ.get("STANDFAST_DEBUG") == "1":
         traceback.print_exception(error)
     log = _keep_traceback(error)

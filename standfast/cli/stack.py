@@ -113,7 +113,9 @@ def start_detached(
             if record.state == "ready":
                 return record, started
         if process is not None and process.poll() is not None:
-            raise _failure_of(log, process.returncode)
+            if not is_running(home):
+                raise _failure_of(log, process.returncode)
+            started, process = False, None  # another `up` was quicker: its stack is the one to wait for
         if process is None and record is None:
             started, process, began = True, _spawn(settings), time.time()  # the one we saw was on its way out
         time.sleep(POLL_S)
@@ -133,7 +135,8 @@ def _spawn(settings: "StackSettings") -> "subprocess.Popen[bytes]":
         "gateway_port": settings.gateway_port,
         "gateway_host": settings.gateway_host,
     }
-    with (home.logs / _LOG).open("wb") as log:
+    with (home.logs / _LOG).open("ab") as log:  # appended to, since another `up` may write to it at this moment
+        log.truncate(0)
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "standfast.stack", json.dumps(given)],
             stdin=subprocess.DEVNULL,

@@ -24,13 +24,20 @@ def main() -> int:
     try:
         asyncio.run(supervise())
     except UserError as error:
-        word = {"message": error.message, "help": error.help, "tail": getattr(error, "tail", ())}
-        print(f"{LAST_WORD}{json.dumps(word)}", file=sys.stderr)
-        return error.exit_code
-    except Exception:
+        return _refused(error)
+    except Exception as error:
+        refusal = settings.home.refusal(error) if isinstance(error, OSError) else None
+        if refusal is not None:
+            return _refused(refusal)
         traceback.print_exc()
         return 1
     return 0
+
+
+def _refused(error: UserError) -> int:
+    word = {"message": error.message, "help": error.help, "tail": getattr(error, "tail", ())}
+    print(f"{LAST_WORD}{json.dumps(word)}", file=sys.stderr)
+    return error.exit_code
 
 
 if __name__ == "__main__":

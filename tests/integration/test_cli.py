@@ -295,3 +295,13 @@ async def test_an_unknown_deployment_is_refused_with_the_known_ones(cli: Command
         ran = await cli.run(*command, "--json")
         assert ran.code == 2
         assert "there is no deployment 'nobody'" in ran.document["error"]
+
+
+async def test_two_ups_at_once_make_one_stack_and_both_succeed(tmp_path: Path) -> None:
+    command_line = CommandLine(Home(root=tmp_path / "home"))
+    try:
+        one, other = await asyncio.gather(command_line.up(), command_line.up())
+        assert one["supervisor"] == other["supervisor"]
+        assert one["state"] == other["state"] == "ready"
+    finally:
+        await command_line.run("down")

@@ -1,5 +1,6 @@
 """Refusals on the command line: three parts, an exit code, never a traceback."""
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", "/dev/null")
     return tmp_path / "home"
+
+
+@pytest.mark.parametrize("verb", ["status", "down", "doctor", "up", "logs"])
+def test_a_home_that_is_no_directory_is_the_callers_mistake(
+    verb: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.write_text("a file")
+    assert run([verb, *(["m"] if verb == "logs" else [])]) in (2, 3)
+    shown = capsys.readouterr()
+    assert "fault of Standfast" not in shown.err + shown.out
+    assert str(home) in shown.err + shown.out
+
+
+def test_a_full_disk_is_called_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(OSError(errno.ENOSPC, "No space left on device", str(home / "run")), as_json=True) == 1
+    assert "the disk is full" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_a_verdict_shows_the_engines_words_what_to_do_and_where_the_rest_is(capsys: pytest.CaptureFixture[str]) -> None:
