@@ -280,7 +280,7 @@ async def test_quickstart_asks_the_model_and_shows_how_to_call_it(
     assert f'OpenAI(base_url="{stack.gateway}/v1", api_key="{key}")' in ran.out
     assert f"{stack.temporal.ui}/namespaces/default/workflows/deploy%2Fhello/" in ran.out
 
-    model.script.update(startup_s=2.0)
+    model.script.update(startup_s=10.0)
     os.kill(model.script.starts()[0].pid, signal.SIGKILL)
     await until_phase(cli, "hello", "recovering")
     again = await cli.run("quickstart", str(tmp_path / "hello.py"))
