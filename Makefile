@@ -36,7 +36,7 @@ down: ## Stop the stack and the models of this machine.
 # -- developing ---------------------------------------------------------------------------------------------------
 
 test: lint typecheck ## Everything that CI runs: lint, types, import rules, all tests.
-	$(BIN)/pytest -n 3 tests/unit tests/workflows tests/integration
+	$(BIN)/pytest -n 2 tests/unit tests/workflows tests/integration
 	$(BIN)/pytest tests/e2e
 
 lint: $(VENV)/.dev ## Style, format and import rules.
