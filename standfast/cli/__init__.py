@@ -8,9 +8,12 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command of this process and end it."""
-    from standfast.cli.run import run
+    try:
+        from standfast.cli.run import run
 
-    status = run(sys.argv[1:])
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:  # so early, or so late, that nobody else minds it
+        status = 130
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError):
             stream.flush()

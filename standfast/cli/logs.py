@@ -30,6 +30,8 @@ def logs(
                     shown = line.attempt
                     stderr_console().print(text((f"── {line.attempt} rank {line.rank}", "dim")))
                 print(line.text, flush=follow)
+        if shown is None and tail != 0 and not as_json:
+            stderr_console().print(text((f"── rank {rank} has written nothing", "dim")))
 
     asyncio.run(read())
     return 0

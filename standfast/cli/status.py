@@ -12,7 +12,7 @@ from standfast.client import AttemptView, Client, DeploymentStatus
 from standfast.contracts import Failure, ReplicaStatus
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
 
 WATCH_S = 1.0
 SHOWN_ATTEMPTS = 8
@@ -62,13 +62,30 @@ async def _watch(name: str | None, *, retired: bool, as_json: bool) -> int:
                     print_json_line(documents[0] if name is not None else documents)
                 await asyncio.sleep(WATCH_S)
         found = await client.status(name, retired=retired)
+        console = stdout_console()
+        if not console.is_terminal:
+            return await _print_changes(console, client, found, name, retired=retired)
         from rich.live import Live
 
-        with Live(_picture(found, detailed=name is not None), console=stdout_console(), auto_refresh=False) as live:
+        with Live(_picture(found, detailed=name is not None), console=console, auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(WATCH_S)
                 found = await client.status(name, retired=retired)
                 live.update(_picture(found, detailed=name is not None), refresh=True)
+
+
+async def _print_changes(
+    console: "Console", client: Client, found: tuple[DeploymentStatus, ...], name: str | None, *, retired: bool
+) -> int:
+    """A watch into a pipe or a file: the picture, and again whenever something changed."""
+    shown: tuple[DeploymentStatus, ...] | None = None
+    while True:
+        if found != shown:
+            shown = found
+            console.print(_picture(found, detailed=name is not None), "")
+            console.file.flush()
+        await asyncio.sleep(WATCH_S)
+        found = await client.status(name, retired=retired)
 
 
 def _picture(found: tuple[DeploymentStatus, ...], *, detailed: bool) -> "Group":

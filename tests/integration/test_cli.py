@@ -81,6 +81,16 @@ async def test_from_a_config_file_to_a_served_model_and_back(
     assert outcome["generation"] == status["generation"]
     assert len(model.script.starts()) == 1
 
+    nothing = await cli.run("logs", "whole", "--rank", "5")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "rank 5 has written nothing" in nothing.err
+    watch = await cli.start("status", "--watch")
+    assert watch.stdout is not None
+    assert b"DEPLOYMENT" in await asyncio.wait_for(watch.stdout.readline(), 30)
+    watch.send_signal(signal.SIGINT)
+    await watch.communicate()
+    assert watch.returncode == 130
+
     log = await cli.run("logs", "whole", "--attempt", "1", "--tail", "2")
     assert log.code == 0
     assert len(log.out.splitlines()) <= 2

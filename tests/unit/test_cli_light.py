@@ -60,3 +60,16 @@ def test_a_plan_without_the_image_says_what_is_still_open(tmp_path: Path) -> Non
     assert not shown["image"]["built"]
     assert shown["generation"] is None
     assert "not built yet" in shown["notes"][0]
+
+
+def test_ctrl_c_while_modules_load_is_an_interruption_and_no_traceback() -> None:
+    code = (
+        "import builtins, sys\nreal = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name == 'typer': raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = interrupted\n"
+        "sys.argv = ['standfast', 'version']\nfrom standfast.cli import main\nmain()\n"
+    )
+    ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
