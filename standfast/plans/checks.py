@@ -3,7 +3,7 @@ machine.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from standfast.plans.environment import bindings, environment_problems
@@ -15,6 +15,8 @@ from standfast.spec import Deployment, Image, Inference, Parallelism, Scaling
 PLANNED_ENGINES = ("vllm",)
 #: Sizes of `Parallelism` that are carried out; every other one must stay at its default.
 _PLANNED_SIZES = ("tensor", "pipeline")
+_SECRET_BY_NAME = "Bind it by name: environment={'NAME': Secret('NAME')}."
+_SECRET_ELSEWHERE = "Leave it out: credentials of indexes and hubs belong in the environment that the stack runs in."
 
 
 def check(deployment: Deployment) -> tuple[Problem, ...]:
@@ -31,6 +33,8 @@ def _problems(deployment: Deployment) -> Iterator[Problem]:
     if deployment.inference is None:
         return
     inference = deployment.inference
+    yield from _literal_secrets(deployment.model, "Deployment.model", _SECRET_ELSEWHERE)
+    yield from _literal_secrets(inference.image, "Deployment.inference.image", _SECRET_ELSEWHERE)
     yield from environment_problems(bindings(inference.environment), where="Deployment.inference.environment")
     yield from _literal_secrets(inference.options, "Deployment.inference.options")
     yield from _literal_secrets(inference.extra_args, "Deployment.inference.extra_args")
@@ -42,20 +46,23 @@ def _problems(deployment: Deployment) -> Iterator[Problem]:
         yield from divide(inference).problems
 
 
-def _literal_secrets(value: Any, where: str) -> Iterator[Problem]:
+def _literal_secrets(value: Any, where: str, help: str = _SECRET_BY_NAME) -> Iterator[Problem]:
     """Credentials written out. They are refused here, before the settings travel anywhere."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _literal_secrets(item, f"{where}[{key!r}]")
+            yield from _literal_secrets(item, f"{where}[{key!r}]", help)
     elif isinstance(value, tuple):
         for index, item in enumerate(value):
-            yield from _literal_secrets(item, f"{where}[{index}]")
+            yield from _literal_secrets(item, f"{where}[{index}]", help)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _literal_secrets(getattr(value, field.name), f"{where}.{field.name}", help)
     elif isinstance(value, str) and redact(value) != value:
         yield Problem(
             code="literal-secret",
             where=where,
             message="the value looks like a secret, and plans are kept and shown.",
-            help="Bind it by name: environment={'NAME': Secret('NAME')}.",
+            help=help,
         )
 
 

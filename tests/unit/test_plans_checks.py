@@ -360,8 +360,9 @@ def test_what_the_processes_are_changes_the_hash() -> None:
         {"environment": {"ANYTHING": "sk-abcdefgh12345678"}},
         {"options": {"hf-overrides": {"key": "hf_abcdefgh12345678"}}},
         {"extra_args": ["--something", "sk-abcdefgh12345678"]},
+        {"image": Image(name="i", engine="vllm", requirements=("vllm @ https://me:hf_abcdefgh12345678@host/v.whl",))},
     ],
-    ids=["name", "value", "option", "argument"],
+    ids=["name", "value", "option", "argument", "image"],
 )
 def test_a_secret_that_is_written_out_is_refused_from_the_config_alone(settings: dict[str, Any]) -> None:
     deployment = Deployment(name="m", model=Model(id="m"), inference=Inference(engine="vllm", **settings))
