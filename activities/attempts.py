@@ -3,15 +3,14 @@
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.context import Services, failed, misused, progress
+from activities.context import Services, failed, misused, progress, role_plan
 from standfast import contracts as c
 from standfast.plans import bind
-from standfast.plans.records import BindFacts, RankFacts, ReplicaPlan
+from standfast.plans.records import BindFacts, RankFacts
 from standfast.platforms.base import AttemptConflictError, Launch, LaunchError, StopUnconfirmedError
 from standfast.platforms.leasing import LeaseRequest, release, reserve
 from standfast.problems import UserError
 from standfast.registry import CapacityError, StoredAttempt, backend_id
-from standfast.values import format_memory
 
 
 class AttemptActivities:
@@ -24,11 +23,8 @@ class AttemptActivities:
     async def place(self, start: c.PlaceInput) -> c.Placement:
         """Lease memory, GPUs and ports for an attempt; asking again returns the same leases."""
         services = self._services
-        plan = await services.inference_plan(start.generation)
-        replica = plan.replicas[start.replica]
-        refusal = _never_fits(services, replica)
-        if refusal is not None:
-            raise failed(refusal)
+        generation = await services.generation(start.generation)
+        replica = role_plan(generation).replicas[start.replica]
         request = LeaseRequest(
             owner=start.attempt,
             generation=start.generation,
@@ -41,8 +37,7 @@ class AttemptActivities:
         try:
             lease = await reserve(services.registry, services.inventory, request)
         except CapacityError as error:
-            raise failed(c.Failure(kind="capacity", code="no-room", message=str(error))) from None
-        generation = await services.generation(start.generation)
+            raise failed(_no_room(error)) from None
         await services.registry.put_attempt(
             start.attempt,
             deployment=generation.deployment,
@@ -192,25 +187,14 @@ async def take_out(services: Services, generation: str, replica: int, attempt: s
         await services.registry.set_backend(backend.id, "down", attempt=None, url=None, expect_attempt=attempt)
 
 
-def _never_fits(services: Services, replica: ReplicaPlan) -> c.Failure | None:
-    """A failure when the host could not hold the replica even if it were empty."""
-    inventory = services.inventory
-    memory = sum(rank.claim.memory_bytes for rank in replica.ranks)
-    if memory > inventory.memory_bytes:
-        return c.Failure(
-            kind="permanent",
-            code="not-enough-memory",
-            message=f"A replica needs {format_memory(memory)} of memory; "
-            f"{inventory.host} has {format_memory(inventory.memory_bytes)} in all.",
-            help="Lower Compute.memory, or choose a target with larger hosts.",
-        )
-    gpu, gpus = replica.ranks[0].claim.gpu, sum(rank.claim.gpus for rank in replica.ranks)
-    matching = sum(1 for one in inventory.gpus if gpu is not None and one.matches(gpu))
-    if gpus > matching:
-        return c.Failure(
-            kind="permanent",
-            code="not-enough-gpus",
-            message=f"A replica needs {gpus} GPUs of type {gpu}; {inventory.host} has {matching}.",
-            help="Lower Compute.gpus or change Compute.gpu, or choose a target with such GPUs.",
-        )
-    return None
+def _no_room(error: CapacityError) -> c.Failure:
+    """Room that is taken is waited for; room that the empty host would not have either is a verdict."""
+    if not error.never:
+        return c.Failure(kind="capacity", code="no-room", message=error.message, help=error.help)
+    memory, gpus = (kind in error.kinds for kind in ("memory", "gpu"))
+    return c.Failure(
+        kind="permanent",
+        code="not-enough-memory" if memory else "not-enough-gpus" if gpus else "not-enough-ports",
+        message=error.message,
+        help=error.help,
+    )

@@ -50,12 +50,16 @@ class Services:
 
     async def inference_plan(self, generation_id: str) -> RolePlan:
         """The inference role's plan of a recorded generation."""
-        plan = (await self.generation(generation_id)).inference
-        if plan is None:
-            raise failed(
-                Failure(kind="permanent", code="no-inference-role", message=f"{generation_id} has no inference role.")
-            )
-        return plan
+        return role_plan(await self.generation(generation_id))
+
+
+def role_plan(generation: Generation) -> RolePlan:
+    """The inference role's plan of a generation."""
+    if generation.inference is None:
+        raise failed(
+            Failure(kind="permanent", code="no-inference-role", message=f"{generation.id} has no inference role.")
+        )
+    return generation.inference
 
 
 def failed(failure: Failure) -> ApplicationError:

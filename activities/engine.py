@@ -2,13 +2,16 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
-_SILENCE = "no answer in time"
+_T = TypeVar("_T")
+
+_NO_CHAT = (400, 404, 501)
+"""How engines say that a model takes no chats: it has no chat template."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +33,23 @@ class EngineError(Exception):
         self.status = status
 
 
-async def is_healthy(http: httpx.AsyncClient, url: str, path: str, timeout_s: float = 2.0) -> str | None:
+@dataclass(frozen=True, kw_only=True)
+class Complaint:
+    """Why an engine does not count as healthy. ``silent``: no answer came in time, rather than an answer that says
+    no.
+    """
+
+    text: str
+    silent: bool = False
+
+
+async def is_healthy(http: httpx.AsyncClient, url: str, path: str, timeout_s: float = 2.0) -> Complaint | None:
     """None when the engine says that it is healthy, else what it says instead."""
     try:
         response = await http.get(url + path, timeout=timeout_s)
     except httpx.HTTPError as error:
-        return f"{path}: {_words(error)}"
-    return None if response.status_code == httpx.codes.OK else f"{path}: HTTP {response.status_code}"
-
-
-def is_silence(complaint: str) -> bool:
-    """Whether a complaint of `is_healthy` is that no answer came in time, rather than an answer that says no."""
-    return complaint.endswith(_SILENCE)
+        return Complaint(text=f"{path}: {_words(error)}", silent=isinstance(error, httpx.TimeoutException))
+    return None if response.status_code == httpx.codes.OK else Complaint(text=f"{path}: HTTP {response.status_code}")
 
 
 async def listed_models(http: httpx.AsyncClient, url: str, timeout_s: float = 5.0) -> tuple[str, ...]:
@@ -77,18 +85,14 @@ async def ask(
     timeout_s: float,
 ) -> Answer:
     """Ask as a chat, or as plain text where the model has no chat template. Greedy. Raises `EngineError`."""
-    started = time.monotonic()
-    for path, body in _requests(model, prompt, max_tokens, stop):
-        try:
-            answer = await _post(http, url + path, body, timeout_s)
-        except EngineError as error:
-            if error.status in (400, 404, 501) and path.endswith("chat/completions"):
-                continue
-            raise
+
+    async def send(path: str, body: dict[str, Any]) -> Answer:
+        started = time.monotonic()
+        text, reason = _choice(await _post(http, url + path, body, timeout_s))
         took = time.monotonic() - started
-        text, reason = _choice(answer)
         return Answer(text=text, finish_reason=reason, first_token_s=took, took_s=took, request=_shown(path, body))
-    raise EngineError("neither /v1/chat/completions nor /v1/completions answered")
+
+    return await _as_chat_or_text(send, model, prompt, max_tokens, stop)
 
 
 async def stream(
@@ -99,14 +103,11 @@ async def stream(
 
     Raises `EngineError`.
     """
-    for path, body in _requests(model, prompt, max_tokens, None):
-        try:
-            return await _stream(http, url, path, {**body, "stream": True}, timeout_s)
-        except EngineError as error:
-            if error.status in (400, 404, 501) and path.endswith("chat/completions"):
-                continue
-            raise
-    raise EngineError("neither /v1/chat/completions nor /v1/completions answered")
+
+    async def send(path: str, body: dict[str, Any]) -> tuple[Answer, int, bool]:
+        return await _stream(http, url, path, {**body, "stream": True}, timeout_s)
+
+    return await _as_chat_or_text(send, model, prompt, max_tokens, None)
 
 
 async def _stream(
@@ -144,14 +145,19 @@ async def _stream(
     return answer, chunks, done
 
 
-def _requests(model: str, prompt: str, max_tokens: int, stop: str | None) -> tuple[tuple[str, dict[str, Any]], ...]:
-    common: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0}
+async def _as_chat_or_text(
+    send: Callable[[str, dict[str, Any]], Awaitable[_T]], model: str, prompt: str, max_tokens: int, stop: str | None
+) -> _T:
+    """Send a chat request, and a plain one where the engine does not take chats."""
+    body: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0}
     if stop is not None:
-        common["stop"] = [stop]
-    return (
-        ("/v1/chat/completions", {**common, "messages": [{"role": "user", "content": prompt}]}),
-        ("/v1/completions", {**common, "prompt": prompt}),
-    )
+        body["stop"] = [stop]
+    try:
+        return await send("/v1/chat/completions", {**body, "messages": [{"role": "user", "content": prompt}]})
+    except EngineError as error:
+        if error.status not in _NO_CHAT:
+            raise
+    return await send("/v1/completions", {**body, "prompt": prompt})
 
 
 async def _post(http: httpx.AsyncClient, url: str, body: Mapping[str, Any], timeout_s: float) -> Any:
@@ -188,7 +194,7 @@ def _words(error: Exception) -> str:
     if isinstance(error, httpx.ConnectError):
         return "connection refused"
     if isinstance(error, httpx.TimeoutException):
-        return _SILENCE
+        return "no answer in time"
     if isinstance(error, httpx.HTTPStatusError):
         return f"HTTP {error.response.status_code}"
     return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
 from temporalio import activity
 
 from activities.attempts import take_out
 from activities.context import Services, failed, progress
-from activities.engine import EngineError, complete, is_healthy, is_silence, listed_models
+from activities.engine import Complaint, EngineError, complete, is_healthy, listed_models
 from standfast import contracts as c
 from standfast.failures import classify, evidence_of
 from standfast.plans.records import ReadinessPlan, RolePlan
@@ -128,13 +128,14 @@ class Health:
     silent_since: float | None = None
     complaint: str = ""
 
-    def after(self, complaint: str | None, now: float) -> "Health":
+    def after(self, complaint: Complaint | None, now: float) -> "Health":
         """The record after one more question; ``complaint`` None is a yes."""
         if complaint is None:
             return Health()
-        if is_silence(complaint):
-            return replace(self, refusals=0, silent_since=self.silent_since or now, complaint=complaint)
-        return Health(refusals=self.refusals + 1, complaint=complaint)
+        if complaint.silent:
+            since = self.silent_since if self.silent_since is not None else now
+            return Health(silent_since=since, complaint=complaint.text)
+        return Health(refusals=self.refusals + 1, complaint=complaint.text)
 
     def verdict(self, now: float) -> str | None:
         """Why the engine counts as unhealthy, or None."""
@@ -182,7 +183,7 @@ class _Climb:
         http, served = self.services.http, self.plan.endpoint.served_name
         complaint = await is_healthy(http, self.url, limits.health_path)
         if complaint is not None:
-            self.complaint = complaint
+            self.complaint = complaint.text
             return False
         self._pass("health")
         try:

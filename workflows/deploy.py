@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from standfast import contracts as c
 
 from workflows import attributes, pages, steps
-from workflows.failures import error_of, failure_of, is_refusal, refusal_of
+from workflows.failures import error_of, failure_of, refusal_in
 
 _STEPS = ("resolve", "image", "plan", "weights", "launch", "ready", "validate", "traffic", "retire")
 
@@ -308,9 +308,7 @@ class DeployWorkflow:
             await self._take_down(generation, failure)
         if cancelled:
             return error if isinstance(error, asyncio.CancelledError) else asyncio.CancelledError()
-        if is_refusal(error):
-            return refusal_of(error)
-        return error_of(failure)
+        return refusal_in(error) or error_of(failure)
 
     async def _take_down(self, generation: c.GenerationRef, failure: c.Failure) -> None:
         for replica in range(generation.replicas):

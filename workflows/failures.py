@@ -13,9 +13,7 @@ def failure_of(error: BaseException) -> Failure:
     """The failure inside an activity or child workflow error; what carries none counts as transient, with its own
     words.
     """
-    cause: BaseException = error
-    while isinstance(cause, ActivityError | ChildWorkflowError) and cause.cause is not None:
-        cause = cause.cause
+    cause = _cause(error)
     if isinstance(cause, ApplicationError):
         detail = cause.details[0] if cause.details else None
         if isinstance(detail, Failure):
@@ -43,22 +41,19 @@ def error_of(failure: Failure) -> ApplicationError:
     return ApplicationError(text, failure, type=failure.code, non_retryable=True)
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether the error carries configuration problems; it is passed on as it is, so that a client sees every
-    problem.
+def refusal_in(error: BaseException) -> ApplicationError | None:
+    """The configuration problems that the error carries, stripped of the step that found them; None when it carries
+    none. They are passed on as they are, so that a client sees every problem.
     """
-    cause: BaseException | None = error
-    while isinstance(cause, ActivityError | ChildWorkflowError):
-        cause = cause.cause
-    return isinstance(cause, ApplicationError) and cause.type == "Problems"
+    cause = _cause(error)
+    return cause if isinstance(cause, ApplicationError) and cause.type == "Problems" else None
 
 
-def refusal_of(error: BaseException) -> BaseException:
-    """The inner error of a refusal, stripped of the step that found it."""
-    cause: BaseException = error
-    while isinstance(cause, ActivityError | ChildWorkflowError) and cause.cause is not None:
-        cause = cause.cause
-    return cause
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong inside the step or child workflow that failed."""
+    while isinstance(error, ActivityError | ChildWorkflowError) and error.cause is not None:
+        error = error.cause
+    return error
 
 
 def _step(error: BaseException) -> str:

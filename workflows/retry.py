@@ -27,8 +27,6 @@ _CAPACITY_POLL_S = (5.0, 30.0)
 """The first and the longest wait between two looks for room."""
 _ATTEMPTS_PER_RUN = 50
 """Attempts after which the workflow continues as new, so that its history stays short."""
-
-
 _PASSING = ("placing", "launching", "stopping")
 """States that pass by themselves within moments; subscribers are not told of them."""
 
@@ -37,10 +35,9 @@ _PASSING = ("placing", "launching", "stopping")
 class RetryWorkflow:
     """The attempt loop of one replica.
 
-    Place it, launch it, wait until the model answers, publish it, watch it. Whatever ends an attempt is
-    classified: a permanent failure waits for
-    an operator, a lack of room waits without spending, anything else spends one attempt of the budget and backs
-    off. Ends only when told to stop.
+    Place it, launch it, wait until the model answers, publish it, watch it. Whatever ends an attempt is classified: a
+    permanent failure waits for an operator, a lack of room waits without spending, anything else spends one attempt of
+    the budget and backs off. Ends only when told to stop.
     """
 
     @workflow.init
@@ -86,7 +83,7 @@ class RetryWorkflow:
                 if failure is not None and self._stop is None:
                     await self._after(failure)
         except asyncio.CancelledError:
-            self._stop = c.StopRequest(reason=workflow.cancellation_reason() or "the workflow was cancelled")
+            self._stop_because_cancelled()
         self._set("stopped", self._stop.reason if self._stop else "")
         await self._messages_sent()
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -100,9 +97,7 @@ class RetryWorkflow:
 
     @workflow.update(description="Refill the retry budget and try again at once.")
     async def retry(self, request: c.RetryRequest) -> c.ReplicaStatus:
-        self._spent_at = ()
-        self._failures_in_a_row = 0
-        self._retry_requested = True
+        self._refill()
         return self._status
 
     @retry.validator
@@ -115,9 +110,7 @@ class RetryWorkflow:
     @workflow.signal(description="Refill the retry budget and try again, if the replica waits for that.")
     def revive(self, request: c.RetryRequest) -> None:
         if self._status.state in ("failed", "budget_spent", "backing_off"):
-            self._spent_at = ()
-            self._failures_in_a_row = 0
-            self._retry_requested = True
+            self._refill()
 
     @workflow.signal(description="Take the replica down for good.")
     def stop(self, request: c.StopRequest) -> None:
@@ -149,11 +142,11 @@ class RetryWorkflow:
                 failure = await self._run(self._reference(attempt, number, placement))
         except ActivityError as error:
             if is_cancelled_exception(error) and workflow.cancellation_reason() is not None:
-                self._stop = c.StopRequest(reason=workflow.cancellation_reason() or "the workflow was cancelled")
+                self._stop_because_cancelled()
             else:
                 failure = failure_of(error)
         except asyncio.CancelledError:
-            self._stop = c.StopRequest(reason=workflow.cancellation_reason() or "the workflow was cancelled")
+            self._stop_because_cancelled()
         await self._end(attempt, placement, failure)
         return failure
 
@@ -268,9 +261,7 @@ class RetryWorkflow:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._stop = self._stop or c.StopRequest(
-                reason=workflow.cancellation_reason() or "the workflow was cancelled"
-            )
+            self._stop_because_cancelled()
             await task
 
     async def _after(self, failure: c.Failure) -> None:
@@ -296,6 +287,15 @@ class RetryWorkflow:
         await self._sleep(wait)
 
     # -- small helpers
+
+    def _refill(self) -> None:
+        self._spent_at = ()
+        self._failures_in_a_row = 0
+        self._retry_requested = True
+
+    def _stop_because_cancelled(self) -> None:
+        reason = workflow.cancellation_reason() or "the workflow was cancelled"
+        self._stop = self._stop or c.StopRequest(reason=reason)
 
     @property
     def _label(self) -> str:

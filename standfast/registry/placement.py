@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from standfast.registry.errors import CapacityError
 from standfast.registry.rows import LeaseKind, Reservation, StoredLease
-from standfast.values import format_memory
+from standfast.values import show_memory
 
 PORT_SLOT = 32
 PORTS_FROM = 20000
@@ -136,8 +136,8 @@ def _check_memory(request: LeaseRequest, held: Sequence[StoredLease], shortages:
         shortages.append(
             _Shortage(
                 kind="memory",
-                text=f"asked for {format_memory(request.memory_bytes)} of memory, {format_memory(free)} of "
-                f"{format_memory(request.memory_total)} free",
+                text=f"asked for {show_memory(request.memory_bytes)} of memory, {show_memory(free)} of "
+                f"{show_memory(request.memory_total)} free",
                 never=request.memory_bytes > request.memory_total,
             )
         )
@@ -203,7 +203,7 @@ def _share(leases: Sequence[StoredLease]) -> str:
         parts.append(f"GPU{'s' * (len(gpus) != 1)} {', '.join(gpus)}")
     memory = sum(lease.count for lease in leases if lease.kind == "memory")
     if memory:
-        parts.append(format_memory(memory))
+        parts.append(show_memory(memory))
     ports = sum(lease.count for lease in leases if lease.kind == "ports")
     if ports:
         parts.append(f"{ports} ports")

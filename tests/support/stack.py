@@ -5,7 +5,6 @@ killed.
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 import time
@@ -170,8 +169,3 @@ def leftovers(home: Home) -> list[psutil.Process]:
             ) == str(home.root):
                 found.append(process)
     return found
-
-
-def kill_tree(pid: int) -> None:
-    """kill -9 one process."""
-    os.kill(pid, signal.SIGKILL)

@@ -1,26 +1,22 @@
 """When a serving engine counts as unhealthy."""
 
+from activities.engine import Complaint
 from activities.readiness import Health
 
-SILENT = "/health: no answer in time"
+SILENT = Complaint(text="/health: no answer in time", silent=True)
+REFUSED = Complaint(text="/health: HTTP 503")
 
 
 def test_a_clear_no_counts_after_three_times_in_a_row() -> None:
     health = Health()
     for second in range(3):
         assert health.verdict(second) is None
-        health = health.after("/health: HTTP 503", second)
+        health = health.after(REFUSED, second)
     assert "HTTP 503, 3 times in a row" in (health.verdict(3) or "")
 
 
 def test_a_yes_clears_the_record() -> None:
-    health = (
-        Health()
-        .after("/health: HTTP 503", 0)
-        .after("/health: HTTP 503", 1)
-        .after(None, 2)
-        .after("/health: HTTP 503", 3)
-    )
+    health = Health().after(REFUSED, 0).after(REFUSED, 1).after(None, 2).after(REFUSED, 3)
     assert health.verdict(4) is None
 
 
@@ -33,5 +29,5 @@ def test_a_busy_engine_may_be_silent_for_a_while_but_not_for_ever() -> None:
 
 
 def test_silence_and_refusals_are_counted_apart() -> None:
-    health = Health().after(SILENT, 0.0).after("/health: HTTP 500", 50.0).after(SILENT, 70.0)
+    health = Health().after(SILENT, 0.0).after(REFUSED, 50.0).after(SILENT, 70.0)
     assert health.verdict(100.0) is None
