@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Awaitable, Callable
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -39,7 +40,7 @@ class ProbeActivities:
         async with progress() as say:
             say(f"asking {backend.url}")
             try:
-                answer, passed, message = await probe(backend.url, plan.endpoint.served_name, start.validation)
+                answer, passed, message = await probe(backend.url, plan.endpoint.served_name, start)
             except EngineError as error:
                 raise ApplicationError(
                     f"the {start.probe} probe got no answer: {error}",
@@ -72,11 +73,12 @@ class ProbeActivities:
         )
         return c.Nothing()
 
-    async def _generation(self, url: str, model: str, validation: ValidationPlan) -> tuple[Answer, bool, str]:
-        answer = await self._ask(url, model, validation)
-        return answer, *judge_text(answer.text, validation)
+    async def _generation(self, url: str, model: str, start: c.ProbeInput) -> tuple[Answer, bool, str]:
+        answer = await self._ask(url, model, start.validation)
+        return answer, *judge_text(answer.text, start.validation)
 
-    async def _streaming(self, url: str, model: str, validation: ValidationPlan) -> tuple[Answer, bool, str]:
+    async def _streaming(self, url: str, model: str, start: c.ProbeInput) -> tuple[Answer, bool, str]:
+        validation = start.validation
         answer, chunks, done = await stream(
             self._services.http,
             url,
@@ -92,17 +94,8 @@ class ProbeActivities:
         passed, message = judge_text(answer.text, validation)
         return answer, passed, f"{chunks} chunks; {message}"
 
-    async def _stop(self, url: str, model: str, validation: ValidationPlan) -> tuple[Answer, bool, str]:
-        whole = await self._ask(url, model, validation)
-        stop = choose_stop(whole.text)
-        if stop is None:
-            return whole, False, "the answer holds no text to stop at"
-        answer = await self._ask(url, model, validation, stop)
-        if answer.finish_reason != "stop":
-            return answer, False, f"told to stop at {stop!r}, it ended by {answer.finish_reason!r} instead of 'stop'"
-        if stop in answer.text:
-            return answer, False, f"told to stop at {stop!r}, it went on past it"
-        return answer, True, f"stopped at {stop!r}"
+    async def _stop(self, url: str, model: str, start: c.ProbeInput) -> tuple[Answer, bool, str]:
+        return await prove_stop(lambda stop: self._ask(url, model, start.validation, stop), start.reference)
 
     async def _ask(self, url: str, model: str, validation: ValidationPlan, stop: str | None = None) -> Answer:
         return await ask(
@@ -125,11 +118,39 @@ def judge_text(text: str, validation: ValidationPlan) -> tuple[bool, str]:
     return True, f"answered {len(text)} characters"
 
 
+async def prove_stop(ask: Callable[[str | None], Awaitable[Answer]], reference: str | None) -> tuple[Answer, bool, str]:
+    """Whether a model stops where it is told: at a piece of what it answered before, ``reference``, or else of what it
+    answers now. ``ask`` puts the question, with a stop or without.
+    """
+    stop = choose_stop(reference or "")
+    if stop is not None:
+        answer = await ask(stop)
+        passed, message = judge_stop(answer, stop)
+        if passed:
+            return answer, passed, message
+    # Answers may differ a little between batches: what counts is whether this one stops.
+    whole = await ask(None)
+    stop = choose_stop(whole.text)
+    if stop is None:
+        return whole, False, "the answer holds no text to stop at"
+    answer = await ask(stop)
+    return answer, *judge_stop(answer, stop)
+
+
 def choose_stop(text: str) -> str | None:
-    """A piece of a greedy answer at which a second, equal answer must stop: the last word, or else its last
-    letter.
+    """A piece of a greedy answer at which a second, equal answer must stop: its second word, so that the second answer
+    is short, or else the last letter of its only word.
     """
     words = text.split()
     if not words:
         return None
-    return words[-1] if len(words) > 1 else words[-1][-1]
+    return words[1] if len(words) > 1 else words[0][-1]
+
+
+def judge_stop(answer: Answer, stop: str) -> tuple[bool, str]:
+    """Whether an answer ended where it was told to."""
+    if answer.finish_reason != "stop":
+        return False, f"told to stop at {stop!r}, it ended by {answer.finish_reason!r} instead of 'stop'"
+    if stop in answer.text:
+        return False, f"told to stop at {stop!r}, it went on past it"
+    return True, f"stopped at {stop!r}"

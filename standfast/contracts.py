@@ -317,6 +317,8 @@ class ProbeInput(Record):
     generation: str
     replica: int
     validation: ValidationPlan
+    reference: str | None = None
+    """What the replica answered to the same question before; saves the stop probe from asking again."""
 
 
 class ProbeResult(Record):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from activities.probes import choose_stop, judge_text
+from activities.engine import Answer
+from activities.probes import choose_stop, judge_text, prove_stop
 from standfast.plans.records import ValidationPlan
 
 PARIS = ValidationPlan(prompt="What is the capital of France?", expect="Paris", max_tokens=8, timeout_s=5.0)
@@ -24,6 +25,46 @@ def test_any_text_passes_where_nothing_is_expected() -> None:
 
 
 def test_the_stop_lies_inside_the_answer() -> None:
-    assert choose_stop("The capital is Paris.") == "Paris."
+    assert choose_stop("The capital is Paris.") == "capital"
     assert choose_stop("Paris") == "s"
     assert choose_stop("   ") is None
+
+
+class Model:
+    """Answers the same text every time; ``deaf`` goes on past the stop."""
+
+    def __init__(self, text: str, *, deaf: bool = False) -> None:
+        self.text, self.deaf = text, deaf
+        self.asked: list[str | None] = []
+
+    async def ask(self, stop: str | None) -> Answer:
+        self.asked.append(stop)
+        text, reason = self.text, "length"
+        if stop is not None and stop in text and not self.deaf:
+            text, reason = text[: text.index(stop)], "stop"
+        return Answer(text=text, finish_reason=reason, first_token_s=0.0, took_s=0.0, request="")
+
+
+async def test_a_reference_saves_the_stop_probe_from_asking_twice() -> None:
+    model = Model("The capital is Paris.")
+    answer, passed, _ = await prove_stop(model.ask, "The capital is Paris.")
+    assert passed and answer.text == "The "
+    assert model.asked == ["capital"]
+
+
+async def test_a_reference_that_the_model_does_not_repeat_is_no_verdict() -> None:
+    model = Model("It is Paris.")
+    _, passed, _ = await prove_stop(model.ask, "The capital is Paris.")
+    assert passed
+    assert model.asked == ["capital", None, "is"]
+
+
+@pytest.mark.parametrize("reference", [None, "The capital is Paris."])
+async def test_a_model_that_goes_on_past_its_stop_fails(reference: str | None) -> None:
+    _, passed, message = await prove_stop(Model("The capital is Paris.", deaf=True).ask, reference)
+    assert not passed and "capital" in message
+
+
+async def test_an_empty_answer_has_nothing_to_stop_at() -> None:
+    _, passed, _ = await prove_stop(Model("").ask, None)
+    assert not passed

@@ -62,6 +62,17 @@ async def test_a_deploy_moves_the_traffic_only_after_the_proof(temporal: Workflo
         assert max(i for i, n in enumerate(order) if n == "publish_backend") < order.index("run_probe")
 
 
+async def test_every_replica_is_asked_and_the_report_is_in_order(temporal: WorkflowEnvironment) -> None:
+    world = World(generation="m@0000000000a5", replicas=3)
+    async with deployed(temporal, world) as (_, handle):
+        await result(handle)
+        [recorded] = [given for name, given in world.calls if name == "record_proof"]
+        probes = [(probe.replica, probe.probe) for probe in recorded.report.probes]
+        assert probes == [(replica, name) for replica in range(3) for name in ("generation", "streaming", "stop")]
+        asked = [given for name, given in world.calls if name == "run_probe"]
+        assert all((given.reference is not None) == (given.probe == "stop") for given in asked)
+
+
 async def test_the_previous_generation_is_retired_after_the_switch(temporal: WorkflowEnvironment) -> None:
     world = World(generation="m@0000000000b1", previous="m@0000000000b0")
     async with deployed(temporal, world) as (stage, handle):
