@@ -25,6 +25,7 @@ import httpx
 
 from standfast import catalog
 from standfast.client import Client
+from standfast.contracts import DeployStatus
 from standfast.home import Home
 from standfast.spec import Deployment
 from standfast.stack.record import read_api_key, read_record
@@ -73,17 +74,23 @@ async def bare(home: Home, attempt: str) -> float:
         await process.wait()
 
 
-async def deployed(client: Client, home: Home, deployment: Deployment) -> float:
-    """Deploy until the gateway's first token; seconds. The deployment is retired afterwards."""
+async def deployed(client: Client, home: Home, deployment: Deployment) -> tuple[float, str]:
+    """Deploy until the gateway's first token: seconds, and how long each step of the deploy took."""
     record, key = read_record(home), read_api_key(home)
     assert record is not None and key is not None
     started = time.monotonic()
-    deploying = asyncio.create_task(client.deploy(deployment))
+    seen: list[DeployStatus] = []
+    deploying = asyncio.create_task(client.deploy(deployment, on_progress=seen.append))
     async with httpx.AsyncClient(timeout=120, trust_env=False, headers={"Authorization": f"Bearer {key}"}) as http:
         await first_token(http, record.gateway, deployment.resolved_served_name)
     took = time.monotonic() - started
     await deploying
-    return took
+    steps = (
+        f"{step.name} {step.ended_at - step.started_at:.1f}"
+        for step in seen[-1].steps
+        if step.started_at is not None and step.ended_at is not None
+    )
+    return took, ", ".join(steps)
 
 
 async def run(home: Home, rounds: int) -> None:
@@ -98,9 +105,10 @@ async def run(home: Home, rounds: int) -> None:
         theirs: list[float] = []
         for number in range(rounds):
             theirs.append(await bare(home, attempt))
-            ours.append(await deployed(client, home, dataclasses.replace(base, description=f"round {number}")))
+            took, steps = await deployed(client, home, dataclasses.replace(base, description=f"round {number}"))
+            ours.append(took)
             await client.deprecate(base.name, reason="bench")
-            print(f"round {number}: bare {theirs[-1]:.1f} s, deploy {ours[-1]:.1f} s", flush=True)
+            print(f"round {number}: bare {theirs[-1]:.1f} s, deploy {took:.1f} s (steps: {steps})", flush=True)
     mine, baseline = statistics.median(ours), statistics.median(theirs)
     goal = 1.05 * baseline + 2
     print(
