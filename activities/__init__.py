@@ -9,6 +9,7 @@ from activities.probes import ProbeActivities
 from activities.readiness import ReadinessActivities
 from activities.settings import SettingsActivities
 from activities.traffic import TrafficActivities
+from activities.watching import WatchActivities
 
 
 def all_activities(services: Services) -> list[Callable[..., Any]]:
@@ -16,6 +17,7 @@ def all_activities(services: Services) -> list[Callable[..., Any]]:
     settings = SettingsActivities(services)
     attempts = AttemptActivities(services)
     readiness = ReadinessActivities(services)
+    watching = WatchActivities(services)
     probes = ProbeActivities(services)
     traffic = TrafficActivities(services)
     return [
@@ -29,7 +31,7 @@ def all_activities(services: Services) -> list[Callable[..., Any]]:
         attempts.end,
         readiness.await_ready,
         readiness.publish,
-        readiness.watch,
+        watching.watch,
         probes.run_probe,
         probes.record_proof,
         traffic.await_retirement,

@@ -33,25 +33,6 @@ class EngineError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, kw_only=True)
-class Complaint:
-    """Why an engine does not count as healthy. ``silent``: no answer came in time, rather than an answer that says
-    no.
-    """
-
-    text: str
-    silent: bool = False
-
-
-async def is_healthy(http: httpx.AsyncClient, url: str, path: str, timeout_s: float = 2.0) -> Complaint | None:
-    """None when the engine says that it is healthy, else what it says instead."""
-    try:
-        response = await http.get(url + path, timeout=timeout_s)
-    except httpx.HTTPError as error:
-        return Complaint(text=f"{path}: {_words(error)}", silent=isinstance(error, httpx.TimeoutException))
-    return None if response.status_code == httpx.codes.OK else Complaint(text=f"{path}: HTTP {response.status_code}")
-
-
 async def listed_models(http: httpx.AsyncClient, url: str, timeout_s: float = 5.0) -> tuple[str, ...]:
     """The names under which the engine serves. Raises `EngineError`."""
     try:

@@ -1,15 +1,14 @@
-"""From launched to ready, and from ready to the first fault."""
+"""From launched to ready."""
 
 import asyncio
 import time
 from dataclasses import dataclass, field
 
-import structlog
 from temporalio import activity
 
-from activities.attempts import take_out
 from activities.context import Services, failed, progress
-from activities.engine import Complaint, EngineError, complete, is_healthy, listed_models
+from activities.engine import EngineError, complete, listed_models
+from activities.health import is_healthy
 from standfast import contracts as c
 from standfast.failures import classify, evidence_of
 from standfast.plans.records import ReadinessPlan, RolePlan
@@ -17,26 +16,13 @@ from standfast.platforms.base import Observation
 from standfast.platforms.watching import Fault, StandingProcess, find_fault, standing_set
 from standfast.registry import backend_id
 
-_log = structlog.get_logger(__name__)
-
 _LOOK_S = 0.25
 """Between two looks at a starting attempt."""
-_WATCH_S = 0.75
-"""Between two looks at a serving one: with the launcher's beat of 0.5 s, a dead process is seen within about a
-second.
-"""
-_HEARTBEAT_S = 2.0
-_HEALTH_S = 15.0
-_HEALTH_AGAIN_S = 1.0
-_HEALTH_TIMEOUT_S = 5.0
-_HEALTH_REFUSALS = 3
-_HEALTH_SILENCE_S = 60.0
-_WATCH_RENEWAL_S = 24 * 3600.0
 _FIRST_WORD = "Hello"
 
 
 class ReadinessActivities:
-    """Waiting for an attempt, publishing it, watching it."""
+    """Waiting for an attempt, and publishing it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -77,74 +63,6 @@ class ReadinessActivities:
         await registry.set_attempt(ref.attempt, phase="ready")
         return c.Nothing()
 
-    @activity.defn(name="watch_attempt")
-    async def watch(self, ready: c.ReadyAttempt) -> c.WatchVerdict:
-        """Look at every process until one is missing; the endpoint leaves the routing before this returns."""
-        services, ref = self._services, ready.ref
-        plan = await services.inference_plan(ref.generation)
-        standing = tuple(StandingProcess.from_text(text) for text in ready.standing)
-        renew_at = time.monotonic() + _WATCH_RENEWAL_S
-        health_at = time.monotonic() + _HEALTH_S
-        heartbeat_at = 0.0
-        health = Health()
-        while (now := time.monotonic()) < renew_at:
-            if now >= heartbeat_at:
-                activity.heartbeat()
-                heartbeat_at = now + _HEARTBEAT_S
-            observation = await services.platform.observe(ref.attempt)
-            fault = find_fault(observation, standing)
-            if fault is not None:
-                await take_out(services, ref.generation, ref.replica, ref.attempt)
-                _log.warning("fault", attempt=ref.attempt, fault=fault.kind, message=fault.message)
-                return c.WatchVerdict(failure=failure_of(fault, observation, had_served=True))
-            if now >= health_at:
-                complaint = await is_healthy(services.http, ready.url, plan.readiness.health_path, _HEALTH_TIMEOUT_S)
-                health = health.after(complaint, now)
-                health_at = time.monotonic() + (_HEALTH_S if complaint is None else _HEALTH_AGAIN_S)
-                if health.verdict(now) is not None:
-                    await take_out(services, ref.generation, ref.replica, ref.attempt)
-                    return c.WatchVerdict(
-                        failure=c.Failure(
-                            kind="transient",
-                            code="unhealthy",
-                            message=f"The engine is not healthy any more: {health.verdict(now)}.",
-                            evidence=evidence_of(observation.tail),
-                            attempt=ref.attempt,
-                        )
-                    )
-            await asyncio.sleep(_WATCH_S)
-        return c.WatchVerdict()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Health:
-    """What a serving engine has said of its health lately.
-
-    A clear "no", or a closed port, counts after a few times in a row. Silence counts only after a minute: an engine
-    that is busy answers late, and busy is not failing.
-    """
-
-    refusals: int = 0
-    silent_since: float | None = None
-    complaint: str = ""
-
-    def after(self, complaint: Complaint | None, now: float) -> "Health":
-        """The record after one more question; ``complaint`` None is a yes."""
-        if complaint is None:
-            return Health()
-        if complaint.silent:
-            since = self.silent_since if self.silent_since is not None else now
-            return Health(silent_since=since, complaint=complaint.text)
-        return Health(refusals=self.refusals + 1, complaint=complaint.text)
-
-    def verdict(self, now: float) -> str | None:
-        """Why the engine counts as unhealthy, or None."""
-        if self.refusals >= _HEALTH_REFUSALS:
-            return f"{self.complaint}, {self.refusals} times in a row"
-        if self.silent_since is not None and now - self.silent_since >= _HEALTH_SILENCE_S:
-            return f"{self.complaint} for {now - self.silent_since:.0f} s"
-        return None
-
 
 @dataclass(kw_only=True)
 class _Climb:
@@ -181,7 +99,7 @@ class _Climb:
 
     async def _answers(self, limits: ReadinessPlan) -> bool:
         http, served = self.services.http, self.plan.endpoint.served_name
-        complaint = await is_healthy(http, self.url, limits.health_path)
+        complaint = await is_healthy(self.url, limits.health_path)
         if complaint is not None:
             self.complaint = complaint.text
             return False

@@ -1,6 +1,7 @@
 """Connect to Temporal and the registry, serve until told to stop."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Sequence
@@ -69,6 +70,8 @@ async def _serve(stop_signals: Sequence[signal.Signals]) -> int:
             http=http,
         )
         async with _worker(client, c.TASK_QUEUE, services), _worker(client, c.host_queue(inventory.host), services):
+            # What was loaded stays: without it the collector has ten times less to look through, again and again.
+            gc.freeze()
             _log.info("serving", host=inventory.host, temporal=config.get("target_host"), pid=os.getpid())
             await stopping.wait()
             _log.info("handing over")
