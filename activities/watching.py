@@ -10,7 +10,7 @@ from temporalio import activity
 
 from activities.attempts import take_out
 from activities.context import Services
-from activities.health import Health, is_healthy
+from activities.health import Complaint, Health, is_healthy
 from activities.readiness import failure_of
 from standfast import contracts as c
 from standfast.failures import evidence_of
@@ -46,21 +46,29 @@ class WatchActivities:
         renew_at = time.monotonic() + _RENEWAL_S
         health_at = time.monotonic() + _HEALTH_S
         health = Health()
+        question: asyncio.Task[Complaint | None] | None = None
         failure: c.Failure | None = None
-        with self._rounds.watched(ref.attempt, standing) as falls:
-            while failure is None and (now := time.monotonic()) < renew_at:
-                activity.heartbeat()
-                await asyncio.wait((falls,), timeout=min(_HEARTBEAT_S, max(health_at - now, 0.0)))
-                if falls.done():
-                    fault, observation = falls.result()
-                    _log.warning("fault", attempt=ref.attempt, fault=fault.kind, message=fault.message)
-                    failure = failure_of(fault, observation, had_served=True)
-                elif time.monotonic() >= health_at:
-                    complaint = await is_healthy(ready.url, path, _HEALTH_TIMEOUT_S)
-                    now = time.monotonic()
-                    health = health.after(complaint, now)
-                    health_at = now + (_HEALTH_S if complaint is None else _HEALTH_AGAIN_S)
-                    failure = await self._unhealthy(ref.attempt, health.verdict(now))
+        try:
+            with self._rounds.watched(ref.attempt, standing) as falls:
+                while failure is None and (now := time.monotonic()) < renew_at:
+                    activity.heartbeat()
+                    if question is None and now >= health_at:
+                        question = asyncio.create_task(is_healthy(ready.url, path, _HEALTH_TIMEOUT_S))
+                    pause = _HEARTBEAT_S if question is not None else min(_HEARTBEAT_S, health_at - now)
+                    awaited = (falls,) if question is None else (falls, question)
+                    await asyncio.wait(awaited, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                    if falls.done():
+                        fault, observation = falls.result()
+                        _log.warning("fault", attempt=ref.attempt, fault=fault.kind, message=fault.message)
+                        failure = failure_of(fault, observation, had_served=True)
+                    elif question is not None and question.done():
+                        complaint, question, now = question.result(), None, time.monotonic()
+                        health = health.after(complaint, now)
+                        health_at = now + (_HEALTH_S if complaint is None else _HEALTH_AGAIN_S)
+                        failure = await self._unhealthy(ref.attempt, health.verdict(now))
+        finally:
+            if question is not None:
+                question.cancel()
         if failure is not None:
             await take_out(services, ref.generation, ref.replica, ref.attempt)
         return c.WatchVerdict(failure=failure)
@@ -96,6 +104,7 @@ class Rounds:
         self._watched[falls] = (attempt, standing)
         if self._ticking is None or self._ticking.done():
             self._ticking = asyncio.create_task(self._tick())
+            self._ticking.add_done_callback(self._ended)
         try:
             yield falls
         finally:
@@ -109,6 +118,15 @@ class Rounds:
                 if not falls.done():
                     await self._round(falls, attempt, standing)
             await asyncio.sleep(self._every_s)
+
+    def _ended(self, ticking: asyncio.Task[None]) -> None:
+        """Rounds that end while somebody is watched are an error of every watch: no silence may pass for a look."""
+        if ticking is not self._ticking:
+            return  # nobody was watched any more, and new rounds have begun since
+        cause = None if ticking.cancelled() else ticking.exception()
+        for falls in self._watched:
+            if not falls.done():
+                falls.set_exception(RuntimeError(f"the rounds over the watched attempts ended: {cause or 'cancelled'}"))
 
     async def _round(self, falls: _Fall, attempt: str, standing: tuple[StandingProcess, ...]) -> None:
         try:

@@ -86,3 +86,14 @@ async def test_a_watch_that_ends_is_forgotten_while_a_look_is_under_way() -> Non
     for _ in range(20):
         await asyncio.sleep(0)
     assert falls.cancelled()
+
+
+async def test_rounds_that_end_are_an_error_of_every_watch() -> None:
+    async def cancelled(attempt: str) -> Observation:
+        raise asyncio.CancelledError
+
+    rounds = Rounds(cancelled, every_s=0.001)
+    with rounds.watched("one", STANDING) as one, rounds.watched("two", STANDING) as two:
+        for falls in (one, two):
+            with pytest.raises(RuntimeError, match="ended"):
+                await asyncio.wait_for(falls, 30)
