@@ -6,7 +6,7 @@ from temporalio.exceptions import ApplicationError
 from activities.context import Services, failed, misused, progress, role_plan
 from standfast import contracts as c
 from standfast.plans import bind
-from standfast.plans.records import BindFacts, RankFacts
+from standfast.plans.facts import BindFacts, RankFacts
 from standfast.platforms.base import AttemptConflictError, Launch, LaunchError, StopUnconfirmedError
 from standfast.platforms.leasing import LeaseRequest, release, reserve
 from standfast.problems import UserError
@@ -24,14 +24,14 @@ class AttemptActivities:
         """Lease memory, GPUs and ports for an attempt; asking again returns the same leases."""
         services = self._services
         generation = await services.generation(start.generation)
-        replica = role_plan(generation).replicas[start.replica]
+        ranks = role_plan(generation).ranks
         request = LeaseRequest(
             owner=start.attempt,
             generation=start.generation,
-            gpu=replica.ranks[0].claim.gpu,
-            gpus=sum(rank.claim.gpus for rank in replica.ranks),
-            memory_bytes=sum(rank.claim.memory_bytes for rank in replica.ranks),
-            port_spans=tuple(rank.claim.ports.count for rank in replica.ranks),
+            gpu=ranks[0].claim.gpu,
+            gpus=sum(rank.claim.gpus for rank in ranks),
+            memory_bytes=sum(rank.claim.memory_bytes for rank in ranks),
+            port_spans=tuple(rank.claim.ports.count for rank in ranks),
         )
         await self._end_forgotten(start)
         try:
@@ -57,12 +57,12 @@ class AttemptActivities:
                 state="starting",
                 attempt=start.attempt,
             )
-        ranks: list[c.RankPlacement] = []
+        placed: list[c.RankPlacement] = []
         given = 0
-        for rank, port_base in zip(replica.ranks, lease.port_bases, strict=True):
+        for rank, port_base in zip(ranks, lease.port_bases, strict=True):
             gpus = lease.gpu_ids[given : given + rank.claim.gpus]
             given += rank.claim.gpus
-            ranks.append(
+            placed.append(
                 c.RankPlacement(
                     rank=rank.rank,
                     host=lease.host,
@@ -71,7 +71,7 @@ class AttemptActivities:
                     gpu_ids=tuple(str(gpu) for gpu in gpus),
                 )
             )
-        return c.Placement(attempt=start.attempt, host=lease.host, ranks=tuple(ranks))
+        return c.Placement(attempt=start.attempt, host=lease.host, ranks=tuple(placed))
 
     async def _end_forgotten(self, start: c.PlaceInput) -> None:
         """End earlier attempts of the same replica whose workflow was terminated before it could."""

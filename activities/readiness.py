@@ -35,7 +35,8 @@ class ReadinessActivities:
         services = self._services
         plan = await services.inference_plan(ref.generation)
         head = ref.placement.ranks[0]
-        url = f"http://{head.address}:{head.port_base + _offset(plan, 'http')}"
+        port = plan.replicas[ref.replica].backend.port
+        url = f"http://{head.address}:{head.port_base + _offset(plan, port)}"
         async with progress() as say:
             climb = _Climb(services=services, ref=ref, plan=plan, url=url, started=_scheduled_at())
             while not await climb.look():
@@ -208,7 +209,7 @@ def failure_of(fault: Fault, observation: Observation, *, had_served: bool) -> c
 
 
 def _offset(plan: RolePlan, name: str) -> int:
-    return dict(plan.replicas[0].ranks[0].claim.ports.offsets)[name]
+    return dict(plan.head.claim.ports.offsets)[name]
 
 
 def _scheduled_at() -> float:

@@ -38,16 +38,8 @@ def measure(replicas: list[int], rounds: int) -> dict[str, float]:
     """Median milliseconds of each step, after one round to warm up."""
     started = time.perf_counter()
     from standfast.plans import bind, plan_lines, resolve
-    from standfast.plans.records import (
-        BindFacts,
-        Generation,
-        Inspection,
-        OptionSpec,
-        PinnedModel,
-        RankFacts,
-        ResolutionInputs,
-        RolePlan,
-    )
+    from standfast.plans.facts import BindFacts, RankFacts
+    from standfast.plans.records import Generation, Inspection, OptionSpec, PinnedModel, ResolutionInputs, RolePlan
     from standfast.spec import Compute, Deployment, Inference, Model, Scaling
 
     figures = {"import (ms)": (time.perf_counter() - started) * 1000}

@@ -1,4 +1,4 @@
-"""Turn a config's ``options`` and ``extra_args`` into tokens that the inspected engine will accept, or say why not.
+"""Turn a config's ``options`` and ``extra_args`` into settings that the inspected engine will accept, or say why not.
 
 Every token is read the way the engine's parser would read it, so that what Standfast manages is found in any
 spelling, and what the image does not have is refused with the nearest option that it has.
@@ -6,13 +6,30 @@ spelling, and what the image does not have is refused with the nearest option th
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from standfast.plans.options import Found, OptionList, arity, canonical, long_flag, misfit, negation, takes_keys
 from standfast.plans.ownership import Owned, owner_of
 from standfast.plans.records import OptionSpec, canonical_json
 from standfast.problems import Problem, redact
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a config, checked against the image's option list.
+
+    ``value`` is a JSON value: as written in ``options``; read from ``extra_args`` it is True or False for a switch,
+    else text, or a number where ``spec.type`` is one, a list where the option may be given several values, and a
+    mapping for dotted keys (``--flag.key value``). ``tokens`` say the same as flags: those of all settings together are
+    what the engine's own command line would be given.
+    """
+
+    spec: OptionSpec
+    value: Any
+    tokens: tuple[str, ...]
+    where: str
+    """The place in the config, for problems."""
 
 
 class ArgumentReader:
@@ -27,23 +44,22 @@ class ArgumentReader:
         self.engine = engine
         self.where = where
         self.problems: list[Problem] = []
-        self.used: set[str] = set()
-        """The settings that were given, by destination."""
         self._places: dict[str, list[tuple[Found, str]]] = {}
 
     # -- options -------------------------------------------------------------------------------------------------------
 
-    def options(self, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """The tokens of an ``options`` mapping, in the order of its keys."""
-        tokens: list[str] = []
+    def options(self, options: Mapping[str, Any]) -> tuple[Setting, ...]:
+        """The settings of an ``options`` mapping, in the order of its keys. What is refused is left out."""
+        settings: list[Setting] = []
         for key in sorted(options):
-            where = f"{self.where}.options[{key!r}]"
+            where, value = f"{self.where}.options[{key!r}]", options[key]
             found = self.table.named(key)
             if found is None or key.startswith("-"):
-                self._unknown(key, where, options[key])
-            elif self._may_set(found, where, options[key]):
-                tokens += self._rendered(found, options[key], where)
-        return tuple(tokens)
+                self._unknown(key, where, value)
+            elif self._may_set(found, where, value) and (tokens := self._rendered(found, value, where)):
+                meant = False if found.negated else value
+                settings.append(Setting(spec=found.spec, value=meant, tokens=tuple(tokens), where=where))
+        return tuple(settings)
 
     def _rendered(self, found: Found, value: Any, where: str) -> list[str]:
         spec, flag = found.spec, long_flag(found.spec)
@@ -107,8 +123,9 @@ class ArgumentReader:
 
     # -- extra arguments -----------------------------------------------------------------------------------------------
 
-    def arguments(self, tokens: Sequence[str]) -> tuple[str, ...]:
-        """Check tokenized extra arguments; they are passed on as written."""
+    def arguments(self, tokens: Sequence[str]) -> tuple[Setting, ...]:
+        """The settings of tokenized extra arguments; their tokens are as written. What is refused is left out."""
+        settings: list[Setting] = []
         index = 0
         while index < len(tokens):
             token, where = tokens[index], f"{self.where}.extra_args[{index}]"
@@ -125,17 +142,20 @@ class ArgumentReader:
             following: list[str] = []
             while index + len(following) < len(tokens) and self.table.is_value(tokens[index + len(following)]):
                 following.append(tokens[index + len(following)])
-            index += self._argument(token, following, where)
-        return tuple(tokens)
+            setting, taken = self._argument(token, following, where)
+            index += taken
+            if setting is not None:
+                settings.append(setting)
+        return tuple(settings)
 
-    def _argument(self, token: str, following: list[str], where: str) -> int:
-        """Check one option of the extra arguments and return how many of the tokens after it are its values."""
+    def _argument(self, token: str, following: list[str], where: str) -> tuple[Setting | None, int]:
+        """Read one option of the extra arguments: its setting, and how many of the tokens after it are its values."""
         matches = self.table.find(token)
         name = token.partition("=")[0]
         first = following[0] if following else None
         if not matches:
             self._unknown(name, where, first)
-            return len(following)
+            return None, len(following)
         found = matches[0]
         if len(matches) > 1:
             # An ambiguous abbreviation is an error of the engine, but the managed meaning is the better answer when
@@ -148,19 +168,19 @@ class ArgumentReader:
                 self._refuse(
                     "ambiguous-option", where, f"{name} can mean {_several(flags)}.", help="Write the flag in full."
                 )
-            return len(following)
+            return None, len(following)
         given = found.attached if found.attached is not None else first
         if not self._may_set(found, where, given):
-            return len(following)
+            return None, len(following)
         if not found.exact:
             full = ".".join((found.flag, *found.path))
             self._refuse(
                 "abbreviated-option", where, f"{found.written} abbreviates {full}.", help="Write the flag in full."
             )
-            return len(following)
+            return None, len(following)
         if found.path and not takes_keys(found.spec):
             self._refuse("wrong-arity", where, f"{found.flag} takes no dotted keys: its value is not a JSON object.")
-            return len(following)
+            return None, len(following)
         _, most = found.values
         if found.attached is not None:
             values, taken = [found.attached], 0
@@ -173,12 +193,17 @@ class ArgumentReader:
                 where,
                 f"a negative number with a point must be attached, {found.flag}=..., to be read as a value.",
             )
-        elif found.path:
+            return None, taken
+        if found.path:
             if not values:
                 self._refuse("wrong-arity", where, f"{name} takes one value, and none is given.")
-        elif self._values_fit(found, found.flag, values, where, given):
+                return None, taken
+        elif not self._values_fit(found, found.flag, values, where, given):
+            return None, taken
+        else:
             self._nested(found, values, where)
-        return taken
+        tokens = (token, *following[:taken])
+        return Setting(spec=found.spec, value=_meant(found, values), tokens=tokens, where=where), taken
 
     # -- shared checks -------------------------------------------------------------------------------------------------
 
@@ -213,7 +238,6 @@ class ArgumentReader:
                 help="Keep one of them.",
             )
             return False
-        self.used.add(spec.dest)
         return True
 
     def _may_hold(self, found: Found, value: Mapping[str, Any], where: str) -> bool:
@@ -281,6 +305,32 @@ class ArgumentReader:
 
 
 _SECRET_HELP = "Bind it as a variable: Inference(environment={'NAME': Secret('NAME')})."
+
+
+def _meant(found: Found, values: list[str]) -> Any:
+    """What an argument sets its option to."""
+    spec = found.spec
+    if found.path:
+        value: Any = _json_or_text(values[0])
+        for key in reversed(found.path):
+            value = {key: value}
+        return value
+    if not values:
+        return not found.negated
+    typed = [_typed(spec, value) for value in values]
+    several = spec.repeatable or spec.maximum is None or spec.maximum > 1
+    return typed if several else typed[0]
+
+
+def _typed(spec: OptionSpec, text: str) -> int | float | str:
+    return int(text) if spec.type == "int" else float(text) if spec.type == "float" else text
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _key(spec: OptionSpec) -> str:

@@ -2,16 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from standfast.plans.records import (
-    PLACEHOLDER,
-    BindFacts,
-    BoundRank,
-    BoundReplica,
-    RankFacts,
-    RankPlan,
-    RolePlan,
-    digest_of,
-)
+from standfast.plans.facts import BindFacts, BoundRank, BoundReplica, RankFacts
+from standfast.plans.records import PLACEHOLDER, RankPlan, RolePlan, digest_of
 from standfast.problems import Problem, ProblemsError
 
 _LAST_PORT = 65535
@@ -26,27 +18,34 @@ def bind(plan: RolePlan, replica: int, facts: BindFacts) -> BoundReplica:
     if not 0 <= replica < len(plan.replicas):
         message = f"The plan has {len(plan.replicas)} replicas, and replica {replica} was asked for."
         raise ProblemsError((Problem(code="no-such-replica", where="replica", message=message),))
-    ranks = plan.replicas[replica].ranks
-    problems = tuple(_misfits(ranks, facts))
+    problems = tuple(_misfits(plan.ranks, facts))
     if problems:
         raise ProblemsError(problems)
     placed = sorted(facts.ranks, key=lambda place: place.rank)
-    bound = tuple(_bind_rank(rank, place, facts) for rank, place in zip(ranks, placed, strict=True))
+    of_the_head = _values(plan.head, placed[0], "head_")
+    bound = tuple(_bind_rank(rank, place, facts, of_the_head) for rank, place in zip(plan.ranks, placed, strict=True))
     digest = digest_of(
         {"attempt": facts.attempt, "plan": plan.hash, "ranks": [rank.model_dump(mode="json") for rank in bound]}
     )
     return BoundReplica(attempt=facts.attempt, ranks=bound, digest=digest)
 
 
-def _bind_rank(rank: RankPlan, place: RankFacts, facts: BindFacts) -> BoundRank:
-    ports = tuple((name, place.port_base + offset) for name, offset in rank.claim.ports.offsets)
+def _values(rank: RankPlan, place: RankFacts, prefix: str = "") -> dict[str, str]:
+    """What a rank's place fills in, under names that begin with ``prefix``."""
+    return {
+        f"{prefix}address": place.address,
+        f"{prefix}host": place.host,
+        **{f"{prefix}{name}_port": str(place.port_base + offset) for name, offset in rank.claim.ports.offsets},
+    }
+
+
+def _bind_rank(rank: RankPlan, place: RankFacts, facts: BindFacts, of_the_head: Mapping[str, str]) -> BoundRank:
     values = {
         "attempt": facts.attempt,
         "model_path": facts.model_path,
-        "address": place.address,
-        "host": place.host,
         "gpu_ids": ",".join(place.gpu_ids),
-        **{f"{name}_port": str(port) for name, port in ports},
+        **of_the_head,
+        **_values(rank, place),
     }
     argv: list[str] = []
     for token in rank.argv:
@@ -61,7 +60,7 @@ def _bind_rank(rank: RankPlan, place: RankFacts, facts: BindFacts) -> BoundRank:
             (binding.name, _fill(binding.value, values)) for binding in rank.environment if binding.value is not None
         ),
         secrets=tuple((binding.name, binding.secret) for binding in rank.environment if binding.secret is not None),
-        ports=ports,
+        ports=tuple((name, place.port_base + offset) for name, offset in rank.claim.ports.offsets),
     )
 
 

@@ -7,12 +7,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from standfast.plans.environment import bindings, environment_problems
+from standfast.plans.strategies import ENGINES
 from standfast.plans.topology import divide
 from standfast.problems import Problem, redact
 from standfast.spec import Deployment, Image, Inference, Parallelism, Scaling
 
-#: The engines that the resolver can plan.
-PLANNED_ENGINES = ("vllm",)
 #: Sizes of `Parallelism` that are carried out; every other one must stay at its default.
 _PLANNED_SIZES = ("tensor", "pipeline")
 _SECRET_BY_NAME = "Bind it by name: environment={'NAME': Secret('NAME')}."
@@ -67,7 +66,7 @@ def _literal_secrets(value: Any, where: str, help: str = _SECRET_BY_NAME) -> Ite
 
 
 def _engine(inference: Inference) -> Iterator[Problem]:
-    if inference.engine not in PLANNED_ENGINES:
+    if inference.engine not in ENGINES:
         yield _later(
             "inference.engine", f"The engine {inference.engine}", help="Use Inference(engine='vllm') meanwhile."
         )

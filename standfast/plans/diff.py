@@ -95,7 +95,7 @@ def _role(role: RolePlan) -> Iterator[tuple[str, str]]:
     for name, part in parts.items():
         yield from _leaves(part, name)
     yield "release", role.release
-    for rank in role.replicas[0].ranks:
+    for rank in role.ranks:
         yield from _rank(rank)
 
 

@@ -1,12 +1,15 @@
-"""What the resolver asks of an engine: the command, the variables and the ports of every rank.
+"""What the resolver asks of an engine: the rules of its topologies, the command of every rank, and how settings are
+written.
 
-An engine is one small strategy over engine-neutral records. It states the flags it uses, so that the resolver can
-hold them against the option list of the image like any others.
+An engine is one small strategy over engine-neutral records; `standfast.plans.strategies` lists them. It states the
+flags it uses, so that they can be held against the option list of the image like any others.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from standfast.plans.arguments import Setting
 from standfast.plans.options import OptionList
 from standfast.plans.records import EnvironmentBinding, PortSpan, Topology
 from standfast.problems import Problem
@@ -15,22 +18,28 @@ from standfast.spec import Inference
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One inference role, ready to be put into an engine's terms. ``used`` are the settings that the config makes, by
-    destination.
-    """
+    """One inference role, ready to be put into an engine's terms."""
 
     inference: Inference
     served_name: str
     topology: Topology
     accelerator: Literal["cpu", "cuda"]
     table: OptionList
-    used: frozenset[str] = frozenset()
+    settings: tuple[Setting, ...] = ()
+    """What the config sets by name or as an argument, in the order in which it is written."""
+
+    @property
+    def used(self) -> frozenset[str]:
+        """The settings that the config makes, by destination."""
+        return frozenset(setting.spec.dest for setting in self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How one rank is started: ``argv`` without the config's options, the engine's own variables, and the ports it
-    claims.
+    """How one rank is started: ``argv`` without the config's settings, the engine's own variables, and the ports it
+    claims, with the names of those that have a meaning.
+
+    Whatever only the platform knows is a placeholder, see `standfast.plans.records.PLACEHOLDERS`.
     """
 
     argv: tuple[str, ...]
@@ -40,13 +49,31 @@ class Command:
 
 
 class Engine(Protocol):
-    """A strategy for one kind of engine."""
+    """A strategy for one kind of engine. Pure: equal requests give equal answers."""
 
     @property
     def title(self) -> str:
         """The engine's name as its makers write it."""
         ...
 
+    @property
+    def http_port(self) -> str:
+        """The name of the port offset on which the head answers."""
+        ...
+
+    @property
+    def rendezvous_port(self) -> str:
+        """The name of the head's port offset at which the ranks of a replica meet."""
+        ...
+
+    def topology_problems(self, inference: Inference, topology: Topology) -> Iterator[Problem]:
+        """What the engine's own rules refuse of a topology; known from the config alone. Cite where a rule is from."""
+        ...
+
     def command(self, request: Request, rank: int) -> Command:
-        """The command of one rank of a replica."""
+        """The command of one rank of a replica, and whatever in the request the engine could not carry out."""
+        ...
+
+    def arguments(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        """The tokens that follow the command and make the config's settings."""
         ...

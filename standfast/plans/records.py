@@ -1,13 +1,18 @@
 """The immutable records of a resolved deployment.
 
-A *generation* is one deployment resolved once. It holds one `RolePlan` per role; a role plan holds its replicas, a
-replica its ranks. Whatever only the running platform knows (addresses, ports, GPU ids, paths) stands in ``argv`` and
-``environment`` as a placeholder ``@{name}``; `standfast.plans.bind` fills them in.
+A *generation* is one deployment resolved once. It holds one `RolePlan` per role; a role plan holds the ranks that each
+of its replicas runs, and the replicas with their places. Whatever only the running platform knows (addresses, ports,
+GPU ids, paths) stands in ``argv`` and ``environment`` as a placeholder ``@{name}``; `standfast.plans.bind` fills them
+in.
+
+Records that are kept or travel by themselves carry ``schema_version``, and their parts are versioned with them;
+`standfast.plans.stored` lifts what an earlier version wrote.
 """
 
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -19,9 +24,10 @@ Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 #: A name that `bind` fills in, such as ``@{http_port}``; a whole token ``@{executable}`` becomes several tokens.
 PLACEHOLDER = re.compile(r"@\{([a-z_]*)\}")
-#: What stands for itself in ``argv`` and ``environment``, besides ``@{<offset>_port}`` for every named offset of the
-#: port span.
+#: What a rank may use in ``argv`` and ``environment``, besides ``@{<offset>_port}`` for every named offset of its port
+#: span, and the same of rank 0: ``@{head_address}``, ``@{head_host}``, ``@{head_<offset>_port}``.
 PLACEHOLDERS = frozenset({"attempt", "executable", "model_path", "address", "host", "gpu_ids"})
+HEAD_PLACEHOLDERS = frozenset({"head_address", "head_host"})
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -122,6 +128,8 @@ class Topology(Record):
     pipeline: Positive
     data: Positive
     expert: Positive
+    data_parallel_attention: bool = False
+    """Attention is divided by requests over the ``data`` groups, and the rest of the model over all their workers."""
 
     @property
     def workers(self) -> int:
@@ -190,7 +198,9 @@ class Claim(Record):
 
 
 class RankPlan(Record):
-    """One process of a replica: its command, environment and claims. Rank 0 is the head and owns the endpoint."""
+    """One process of every replica of a role: its command, environment and claims on its node. Rank 0 is the head and
+    owns the endpoint. ``node`` counts within the replica's node group.
+    """
 
     rank: NonNegative
     node: NonNegative
@@ -198,48 +208,112 @@ class RankPlan(Record):
     environment: tuple[EnvironmentBinding, ...]
     claim: Claim
 
+    @property
+    def is_head(self) -> bool:
+        """Whether the rank owns the endpoint."""
+        return self.rank == 0
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """The names that `bind` must fill in."""
+        return frozenset(name for text in self._texts() for name in PLACEHOLDER.findall(text))
+
+    def _texts(self) -> Iterator[str]:
+        yield from self.argv
+        yield from (binding.value or "" for binding in self.environment)
+
     @model_validator(mode="after")
     def _can_be_bound(self) -> Self:
         names = [binding.name for binding in self.environment]
         _require(len(set(names)) == len(names), "a variable is bound twice")
         _require(bool(self.argv), "a rank needs a command")
-        known = PLACEHOLDERS | {f"{name}_port" for name, _ in self.claim.ports.offsets}
-        for text in (*self.argv, *(binding.value or "" for binding in self.environment)):
+        known = PLACEHOLDERS | HEAD_PLACEHOLDERS | port_placeholders(self.claim.ports)
+        for text in self._texts():
             _require(text == "@{executable}" or "@{executable}" not in text, "@{executable} must be a token of its own")
             for name in PLACEHOLDER.findall(text):
-                _require(name in known, f"nothing fills in @{{{name}}}")
+                # Which ports the head has is its own claim: the role plan looks.
+                of_the_head = name.startswith("head_") and name.endswith("_port")
+                _require(name in known or of_the_head, f"nothing fills in @{{{name}}}")
         return self
 
 
+def port_placeholders(ports: PortSpan, prefix: str = "") -> frozenset[str]:
+    """The placeholders that a port span fills in."""
+    return frozenset(f"{prefix}{name}_port" for name, _ in ports.offsets)
+
+
+class RendezvousPlan(Record):
+    """Where the ranks of a replica meet: a named port of rank 0, and for how long they wait for each other there."""
+
+    rank: Literal[0] = 0
+    port: str
+    timeout_s: Seconds
+
+
+class BackendPlan(Record):
+    """Where a replica answers: a named port of its head. ``id`` is unique within the plan."""
+
+    id: str
+    rank: Literal[0] = 0
+    port: str
+    served_name: str
+    health_path: Annotated[str, Field(pattern=r"^/")]
+
+
+class Placement(Record):
+    """What the planner knows of the nodes before the platform places anything.
+
+    ``nodes`` is how many there are (None: as many as it takes), ``gpus_per_node`` how many GPUs each of them has (None:
+    just those of one replica). Replicas that leave GPUs of their nodes free share these nodes as *lanes*.
+    """
+
+    schema_version: Literal[1] = 1
+    nodes: Positive | None = None
+    gpus_per_node: Positive | None = None
+
+    def lanes(self, gpus: int) -> int:
+        """How many replicas that take ``gpus`` of each of their nodes fit side by side on the same nodes."""
+        if self.gpus_per_node is None or gpus == 0:
+            return 1
+        return self.gpus_per_node // gpus
+
+
 class ReplicaPlan(Record):
-    """One gang of ranks that starts, serves and fails together; ``launch_delay_s`` counts from the deploy's first
-    launch.
+    """One gang of ranks that starts, serves and fails together, and its place.
+
+    A *group* is as many nodes as a replica spans; replica number = group * lanes + lane. ``gpu_slots`` are the GPUs of
+    its lane, counted on each node of the group; ``launch_delay_s`` counts from the deploy's first launch.
     """
 
     index: NonNegative
+    group: NonNegative
+    lane: NonNegative
+    gpu_slots: tuple[NonNegative, ...]
     launch_delay_s: Seconds
-    ranks: Annotated[tuple[RankPlan, ...], Field(min_length=1)]
-
-    @property
-    def head(self) -> RankPlan:
-        """Rank 0, which owns the endpoint."""
-        return self.ranks[0]
+    rendezvous: RendezvousPlan | None
+    """None for a replica of one rank."""
+    backend: BackendPlan
 
     @model_validator(mode="after")
-    def _ranks_are_contiguous(self) -> Self:
-        _require(
-            [rank.rank for rank in self.ranks] == list(range(len(self.ranks))), "ranks must be 0, 1, 2, ... in order"
-        )
-        nodes = [rank.node for rank in self.ranks]
-        _require(
-            nodes == sorted(nodes) and set(nodes) == set(range(nodes[-1] + 1)), "nodes must be 0, 1, 2, ... in order"
-        )
+    def _gpus_differ(self) -> Self:
+        _require(len(set(self.gpu_slots)) == len(self.gpu_slots), "a GPU slot is given twice")
         return self
 
 
 class ReadinessPlan(Record):
-    """The stages to ready and their deadlines, in seconds from the gang's start."""
+    """The stages to ready, each passed once and in order, and their deadlines in seconds from the gang's start.
 
+    ``process``: every rank's process runs, within the initialization timeout; ``health``: the head's health path
+    answers 200; ``listed``: the head lists its served name and its attempt; ``token``: a completion came out, within
+    the generation timeout. All of it within the startup timeout.
+    """
+
+    stages: tuple[Literal["process"], Literal["health"], Literal["listed"], Literal["token"]] = (
+        "process",
+        "health",
+        "listed",
+        "token",
+    )
     startup_timeout_s: Seconds
     initialization_timeout_s: Seconds
     generation_timeout_s: Seconds
@@ -251,55 +325,151 @@ class ReadinessPlan(Record):
         return self
 
 
+class MethodPlan(Record):
+    """How the frontend relays requests of one HTTP method. Methods without one are not relayed: the frontend answers
+    them itself.
+
+    A request goes to another backend while none could be connected to (nothing was sent then), or when the backend's
+    answer has one of ``retry_statuses``.
+    """
+
+    method: Literal["GET", "POST"]
+    retry_unconnected: bool
+    retry_statuses: tuple[Annotated[int, Field(ge=400, le=599)], ...]
+
+    @model_validator(mode="after")
+    def _begun_work_is_not_repeated(self) -> Self:
+        _require(
+            self.method != "POST" or not self.retry_statuses, "a POST that a backend may have begun is not sent again"
+        )
+        return self
+
+
 class EndpointPlan(Record):
-    """The logical endpoint that clients call, and what the frontend does for it."""
+    """The logical endpoint that clients call, and what the frontend does for it.
+
+    ``backends`` are the ids of `BackendPlan`; a request goes to the ready one with the fewest open requests, at most
+    ``max_waiting`` of them each, beyond which clients get 429 and ``retry_after_s``. Answers of a backend with one of
+    ``preserved_statuses`` reach the client with their Retry-After, and neither take the backend out.
+    """
 
     served_name: str
     visible: bool
+    backends: Annotated[tuple[str, ...], Field(min_length=1)]
     balancing: Literal["least-requests"] = "least-requests"
+    methods: tuple[MethodPlan, ...] = (MethodPlan(method="POST", retry_unconnected=True, retry_statuses=()),)
     max_waiting: Positive
     retry_after_s: Seconds
-    retry_before_first_byte_sent: bool = True
-    replay_post: Literal[False] = False
-    preserve_overload: Literal[True] = True
+    preserved_statuses: tuple[Literal[429], Literal[503]] = (429, 503)
     requires_all_ready: Literal[False] = False
+    failure_domain: Literal["replica"] = "replica"
+    """A rank's failure is its replica's: the whole gang leaves the endpoint and is started again."""
+
+    @model_validator(mode="after")
+    def _methods_differ(self) -> Self:
+        methods = [plan.method for plan in self.methods]
+        _require(len(set(methods)) == len(methods), "a method is relayed in two ways")
+        return self
 
 
 class RolePlan(Record):
-    """The launch plan of one role. Its ``hash`` names the worker app: an unchanged hash is reused, not restarted."""
+    """The launch plan of one role: what each replica runs (``ranks``) and where the replicas are.
 
-    schema_version: Literal[1] = 1
+    Its ``hash`` names the worker app: an unchanged hash is reused, not restarted.
+    """
+
+    schema_version: Literal[2] = 2
     role: Literal["inference"]
     model: PinnedModel
     engine: EngineIdentity
     topology: Topology
+    placement: Placement
+    ranks: Annotated[tuple[RankPlan, ...], Field(min_length=1)]
     replicas: Annotated[tuple[ReplicaPlan, ...], Field(min_length=1)]
     readiness: ReadinessPlan
     endpoint: EndpointPlan
+    standoff_s: Seconds
+    stagger_s: Seconds
     stop_grace_s: Seconds
     release: str = ""
     """The code release of the role, as the resolver was told; part of ``hash``."""
     hash: Digest
 
+    @property
+    def head(self) -> RankPlan:
+        """Rank 0, which owns the endpoint."""
+        return self.ranks[0]
+
+    @property
+    def gpus_per_node(self) -> int:
+        """The GPUs that a replica takes of each of its nodes."""
+        return sum(rank.claim.gpus for rank in self.ranks if rank.node == 0)
+
+    @property
+    def lanes(self) -> int:
+        """How many replicas share a node group."""
+        return self.placement.lanes(self.gpus_per_node)
+
+    @property
+    def groups(self) -> int:
+        """How many node groups the replicas take."""
+        return self.replicas[-1].group + 1
+
     @model_validator(mode="after")
-    def _parts_agree(self) -> Self:
+    def _ranks_are_one_gang(self) -> Self:
         _require(
-            [replica.index for replica in self.replicas] == list(range(len(self.replicas))),
-            "replicas must be 0, 1, 2, ... in order",
+            [rank.rank for rank in self.ranks] == list(range(len(self.ranks))), "ranks must be 0, 1, 2, ... in order"
         )
-        delays = [replica.launch_delay_s for replica in self.replicas]
-        _require(delays[0] == 0 and delays == sorted(delays), "launch delays must start at 0 and never fall")
-        checked: set[int] = set()
+        nodes = [rank.node for rank in self.ranks]
+        _require(nodes == sorted(nodes), "the nodes of the ranks must be in order")
+        _require(set(nodes) == set(range(self.topology.nodes)), "the ranks must cover the nodes of the topology")
+        gpus = [sum(rank.claim.gpus for rank in self.ranks if rank.node == node) for node in set(nodes)]
+        _require(sum(gpus) in (0, self.topology.workers), f"{sum(gpus)} GPUs for {self.topology.workers} workers")
+        _require(len(set(gpus)) == 1, "the nodes of a replica give it different numbers of GPUs")
+        _require(len({rank.claim.gpu for rank in self.ranks}) == 1, "the ranks claim different types of GPUs")
+        head = self.head.claim.ports
+        known = PLACEHOLDERS | HEAD_PLACEHOLDERS | port_placeholders(head, "head_")
+        for rank in self.ranks:
+            for name in rank.placeholders - known - port_placeholders(rank.claim.ports):
+                _require(False, f"the head has nothing that fills in @{{{name}}}")
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_have_their_places(self) -> Self:
+        gpus, lanes, nodes = self.gpus_per_node, self.lanes, self.topology.nodes
+        _require(lanes > 0, f"a replica takes {gpus} GPUs of a node that has {self.placement.gpus_per_node}")
+        for index, replica in enumerate(self.replicas):
+            _require(replica.index == index, "replicas must be 0, 1, 2, ... in order")
+            _require((replica.group, replica.lane) == divmod(index, lanes), f"replica {index} is in another place")
+            slots = tuple(range(replica.lane * gpus, (replica.lane + 1) * gpus))
+            _require(replica.gpu_slots == slots, f"the GPUs of replica {index} are not those of its lane")
+            delay = self.standoff_s + index * self.stagger_s if index else 0.0
+            _require(replica.launch_delay_s == delay, f"the delay of replica {index} is not standoff + index * stagger")
+        room = self.placement.nodes
+        _require(room is None or self.groups * nodes <= room, f"{self.groups} groups of {nodes} nodes exceed {room}")
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_meet_and_answer_as_planned(self) -> Self:
+        ports = {name for name, _ in self.head.claim.ports.offsets}
+        endpoint, readiness = self.endpoint, self.readiness
         for replica in self.replicas:
-            if id(replica.ranks) in checked:
-                continue
-            checked.add(id(replica.ranks))
-            _require(
-                len({rank.node for rank in replica.ranks}) == self.topology.nodes,
-                "a replica must cover the nodes of its topology",
-            )
-            gpus = sum(rank.claim.gpus for rank in replica.ranks)
-            _require(gpus in (0, self.topology.workers), f"{gpus} GPUs claimed for {self.topology.workers} workers")
+            backend, rendezvous = replica.backend, replica.rendezvous
+            _require(backend.id == f"{self.role}/{replica.index}", "a backend is named by its role and replica")
+            _require(backend.port in ports, f"the head has no port named {backend.port}")
+            _require(backend.served_name == endpoint.served_name, "a backend serves another name than the endpoint")
+            _require(backend.health_path == readiness.health_path, "a backend's health path is not the readiness's")
+            _require((rendezvous is None) == (len(self.ranks) == 1), "ranks meet exactly when there are several")
+            if rendezvous is not None:
+                _require(rendezvous.port in ports, f"the head has no port named {rendezvous.port}")
+                _require(
+                    rendezvous.timeout_s == readiness.initialization_timeout_s,
+                    "ranks wait for each other as long as initialization may take",
+                )
+        _require(
+            endpoint.backends == tuple(replica.backend.id for replica in self.replicas),
+            "the backends of the endpoint are those of the replicas",
+        )
         return self
 
 
@@ -333,7 +503,7 @@ class Generation(Record):
     again.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     deployment: str
     target: str
     digest: Digest
@@ -362,10 +532,11 @@ class ResolutionInputs(Record):
     releases.
 
     ``accelerator`` None follows the deployment (``compute.gpu``); ``image_environment`` are the variables that the
-    image itself needs; ``releases`` are pairs of role and code release. `standfast.plans.resolution_inputs` builds
-    one from an ``Image``.
+    image itself needs; ``releases`` are pairs of role and code release; ``placement`` is what the planner knows of the
+    nodes. `standfast.plans.resolution_inputs` builds one from an ``Image``.
     """
 
+    schema_version: Literal[1] = 1
     target: str
     model: PinnedModel
     image_name: str
@@ -373,60 +544,4 @@ class ResolutionInputs(Record):
     releases: tuple[tuple[str, str], ...] = ()
     accelerator: Literal["cpu", "cuda"] | None = None
     image_environment: tuple[EnvironmentBinding, ...] = ()
-
-
-class RankFacts(Record):
-    """What only the running platform knows about one rank."""
-
-    rank: NonNegative
-    host: str
-    address: str
-    port_base: Annotated[int, Field(ge=1, le=65535)]
-    gpu_ids: tuple[str, ...]
-
-    @model_validator(mode="after")
-    def _gpus_differ(self) -> Self:
-        _require(len(set(self.gpu_ids)) == len(self.gpu_ids), f"rank {self.rank} was given a GPU twice")
-        return self
-
-
-class BindFacts(Record):
-    """The facts that complete a plan: where the weights and the executable are, and where each rank runs."""
-
-    attempt: str
-    model_path: str
-    executable: tuple[str, ...]
-    ranks: tuple[RankFacts, ...]
-
-
-class BoundRank(Record):
-    """A rank ready to start: no placeholder is left. Secrets are still names."""
-
-    rank: NonNegative
-    argv: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
-    secrets: tuple[tuple[str, str], ...]
-    """Pairs of variable name and secret name."""
-    ports: tuple[tuple[str, int], ...]
-
-    @model_validator(mode="after")
-    def _nothing_is_left_to_fill_in(self) -> Self:
-        for text in (*self.argv, *(value for _, value in self.environment)):
-            _require(PLACEHOLDER.search(text) is None, f"a placeholder was left in {text!r}")
-        return self
-
-
-class BoundReplica(Record):
-    """A replica's concrete processes, with their own digest."""
-
-    schema_version: Literal[1] = 1
-    attempt: str
-    ranks: Annotated[tuple[BoundRank, ...], Field(min_length=1)]
-    digest: Digest
-
-    @model_validator(mode="after")
-    def _ranks_are_contiguous(self) -> Self:
-        _require(
-            [rank.rank for rank in self.ranks] == list(range(len(self.ranks))), "ranks must be 0, 1, 2, ... in order"
-        )
-        return self
+    placement: Placement = Placement()

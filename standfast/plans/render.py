@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from standfast.plans.records import Claim, Generation, RankPlan, ReplicaPlan, RolePlan
+from standfast.plans.records import Claim, Generation, RankPlan, RolePlan
 from standfast.values import format_duration, format_memory
 
 _LABEL = 16
@@ -50,8 +50,7 @@ def _role(role: RolePlan) -> Iterator[str]:
     yield ""
     size = f"{_count(len(role.replicas), 'replica')} of {_count(role.topology.nodes, 'node')}"
     yield f"inference: {size}, {_division(role)}"
-    for group in _alike(role.replicas):
-        yield from _group(role, group)
+    yield from _replicas(role)
     yield ""
     yield "endpoint"
     endpoint, readiness = role.endpoint, role.readiness
@@ -70,14 +69,14 @@ def _role(role: RolePlan) -> Iterator[str]:
     yield _row("stop", f"TERM, then KILL after {_time(role.stop_grace_s)}")
 
 
-def _group(role: RolePlan, group: list[ReplicaPlan]) -> Iterator[str]:
-    first, last = group[0], group[-1]
+def _replicas(role: RolePlan) -> Iterator[str]:
+    first, last = role.replicas[0], role.replicas[-1]
     name = f"replica {first.index}" if first is last else f"replicas {first.index} to {last.index}"
-    delays = [_time(replica.launch_delay_s) for replica in group]
+    delays = [_time(replica.launch_delay_s) for replica in role.replicas]
     start = "at once" if last.launch_delay_s == 0 else f"after {_several(delays)}"
     yield f"  {name}, started {start}"
-    for rank in first.ranks:
-        head = " (head)" if rank is first.head else ""
+    for rank in role.ranks:
+        head = " (head)" if rank.is_head else ""
         yield f"    node {rank.node}, rank {rank.rank}{head}: {_claim(rank.claim)}"
         yield from (f"      {line}" for line in _command(role, rank))
         for binding in rank.environment:
@@ -95,17 +94,6 @@ def _command(role: RolePlan, rank: RankPlan) -> list[str]:
     texts = [" ".join(line) for line in lines]
     texts = [f"{'  ' if index else ''}{text}" for index, text in enumerate(texts)]
     return [*(f"{text} {_CONTINUED}" for text in texts[:-1]), texts[-1]]
-
-
-def _alike(replicas: tuple[ReplicaPlan, ...]) -> Iterator[list[ReplicaPlan]]:
-    """Runs of replicas with the same ranks."""
-    group: list[ReplicaPlan] = []
-    for replica in replicas:
-        if group and replica.ranks is not group[0].ranks and replica.ranks != group[0].ranks:
-            yield group
-            group = []
-        group.append(replica)
-    yield group
 
 
 def _claim(claim: Claim) -> str:

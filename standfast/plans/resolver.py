@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from standfast.plans.arguments import ArgumentReader
-from standfast.plans.checks import PLANNED_ENGINES, check, image_accelerator
+from standfast.plans.checks import check, image_accelerator
 from standfast.plans.engines import Engine, Request
 from standfast.plans.environment import bindings, environment_problems, merge
 from standfast.plans.identity import generation_digest, inference_hash, settings_of
 from standfast.plans.options import OptionList
 from standfast.plans.records import (
+    BackendPlan,
     Claim,
     EndpointPlan,
     EngineIdentity,
@@ -16,8 +17,10 @@ from standfast.plans.records import (
     Generation,
     Inspection,
     PinnedModel,
+    Placement,
     RankPlan,
     ReadinessPlan,
+    RendezvousPlan,
     ReplicaPlan,
     ResolutionInputs,
     RetryPlan,
@@ -25,14 +28,13 @@ from standfast.plans.records import (
     Topology,
     ValidationPlan,
 )
-from standfast.plans.topology import divide
-from standfast.plans.vllm import Vllm
+from standfast.plans.strategies import ENGINES
+from standfast.plans.topology import divide, no_room
 from standfast.problems import Problem, ProblemsError
 from standfast.spec import (
     Deployment,
     Image,
     Inference,
-    Launch,
     Readiness,
     RetryBudget,
     Validation,
@@ -40,14 +42,18 @@ from standfast.spec import (
     seconds,
 )
 
-_ENGINES: dict[str, Engine] = {"vllm": Vllm()}
-assert tuple(_ENGINES) == PLANNED_ENGINES
 _WHERE = "Deployment.inference"
 _NO_DIGEST = "0" * 64
 
 
 def resolution_inputs(
-    *, target: str, model: PinnedModel, image: Image, inspection: Inspection, releases: tuple[tuple[str, str], ...] = ()
+    *,
+    target: str,
+    model: PinnedModel,
+    image: Image,
+    inspection: Inspection,
+    releases: tuple[tuple[str, str], ...] = (),
+    placement: Placement | None = None,
 ) -> ResolutionInputs:
     """The inputs of `resolve` for an image as it was built and inspected."""
     return ResolutionInputs(
@@ -58,6 +64,7 @@ def resolution_inputs(
         releases=releases,
         accelerator=image.accelerator,
         image_environment=bindings(image.environment),
+        placement=placement or Placement(),
     )
 
 
@@ -69,7 +76,7 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
     """
     problems = list(check(deployment))
     inference = deployment.inference
-    if inference is None or inference.engine not in _ENGINES:
+    if inference is None or inference.engine not in ENGINES:
         raise ProblemsError(tuple(problems))
     problems += _input_problems(deployment, inference, inputs)
     if inputs.inspection.engine != inference.engine:
@@ -126,13 +133,12 @@ def _input_problems(deployment: Deployment, inference: Inference, inputs: Resolu
 def _role(
     deployment: Deployment, inference: Inference, inputs: ResolutionInputs
 ) -> tuple[RolePlan | None, list[Problem]]:
-    engine = _ENGINES[inference.engine]
+    engine = ENGINES[inference.engine]
     inspection = inputs.inspection
     table = OptionList(inspection.options)
     label = f"{engine.title} {inspection.version} (image {inspection.image_digest[:8]}…)"
     reader = ArgumentReader(table, engine=label, where=_WHERE)
-    options = reader.options(inference.options)
-    arguments = reader.arguments(inference.extra_args)
+    settings = (*reader.options(inference.options), *reader.arguments(inference.extra_args))
     own = bindings(inference.environment)
     problems = [
         *reader.problems,
@@ -148,22 +154,21 @@ def _role(
         topology=topology,
         accelerator=inputs.accelerator or ("cuda" if inference.compute.gpus else "cpu"),
         table=table,
-        used=frozenset(reader.used),
+        settings=settings,
     )
-    ranks, more = _ranks(engine, request, (*options, *arguments), (inputs.image_environment, own))
+    ranks, more = _ranks(engine, request, (inputs.image_environment, own))
     problems += more
+    problems += no_room(inference, topology, inputs.placement)
     if problems:
         return None, problems
-    return _plan(deployment, inference, inputs, topology, ranks), []
+    return _plan(deployment, inference, inputs, topology, engine, ranks), []
 
 
 def _ranks(
-    engine: Engine,
-    request: Request,
-    arguments: tuple[str, ...],
-    layers: tuple[tuple[EnvironmentBinding, ...], ...],
+    engine: Engine, request: Request, layers: tuple[tuple[EnvironmentBinding, ...], ...]
 ) -> tuple[tuple[RankPlan, ...], list[Problem]]:
     compute = request.inference.compute
+    arguments = engine.arguments(request.settings)
     problems: list[Problem] = []
     ranks = []
     for rank in range(request.topology.nodes):
@@ -178,7 +183,7 @@ def _ranks(
         )
         ranks.append((rank, (*command.argv, *arguments), merge(command.environment, *layers), claim))
     if problems:
-        return (), problems
+        return (), list(dict.fromkeys(problems))
     return tuple(
         RankPlan(rank=rank, node=rank, argv=argv, environment=environment, claim=claim)
         for rank, argv, environment, claim in ranks
@@ -190,9 +195,13 @@ def _plan(
     inference: Inference,
     inputs: ResolutionInputs,
     topology: Topology,
+    engine: Engine,
     ranks: tuple[RankPlan, ...],
 ) -> RolePlan:
-    inspection = inputs.inspection
+    inspection, launch = inputs.inspection, inference.launch
+    readiness = _readiness(inference.readiness)
+    served_name = deployment.resolved_served_name
+    replicas = _replicas(inference, inputs.placement, engine, served_name, readiness)
     plan = RolePlan(
         role="inference",
         model=inputs.model,
@@ -205,29 +214,52 @@ def _plan(
             options_digest=inspection.options_digest,
         ),
         topology=topology,
-        replicas=_replicas(inference.scaling.min_replicas, ranks, inference.launch),
-        readiness=_readiness(inference.readiness),
+        placement=inputs.placement,
+        ranks=ranks,
+        replicas=replicas,
+        readiness=readiness,
         endpoint=EndpointPlan(
-            served_name=deployment.resolved_served_name,
+            served_name=served_name,
             visible=deployment.visible,
+            backends=tuple(replica.backend.id for replica in replicas),
             max_waiting=inference.backpressure.max_waiting,
             retry_after_s=seconds(inference.backpressure.retry_after),
         ),
-        stop_grace_s=seconds(inference.launch.stop_grace),
+        standoff_s=seconds(launch.standoff),
+        stagger_s=seconds(launch.stagger),
+        stop_grace_s=seconds(launch.stop_grace),
         release=dict(inputs.releases).get("inference", ""),
         hash=_NO_DIGEST,
     )
-    launch = inference.launch
-    named = inference_hash(plan, standoff_s=seconds(launch.standoff), stagger_s=seconds(launch.stagger))
-    return plan.model_copy(update={"hash": named})
+    return plan.model_copy(update={"hash": inference_hash(plan)})
 
 
-def _replicas(count: int, ranks: tuple[RankPlan, ...], launch: Launch) -> tuple[ReplicaPlan, ...]:
-    # Replicas share their rank records: what tells them apart comes with the facts at binding.
-    standoff, stagger = seconds(launch.standoff), seconds(launch.stagger)
+def _replicas(
+    inference: Inference, placement: Placement, engine: Engine, served_name: str, readiness: ReadinessPlan
+) -> tuple[ReplicaPlan, ...]:
+    compute = inference.compute
+    standoff, stagger = seconds(inference.launch.standoff), seconds(inference.launch.stagger)
+    lanes = placement.lanes(compute.gpus)
+    slots = [tuple(range(lane * compute.gpus, (lane + 1) * compute.gpus)) for lane in range(lanes)]
+    rendezvous = None
+    if compute.nodes > 1:
+        rendezvous = RendezvousPlan(port=engine.rendezvous_port, timeout_s=readiness.initialization_timeout_s)
     return tuple(
-        ReplicaPlan(index=index, launch_delay_s=standoff + index * stagger if index else 0.0, ranks=ranks)
-        for index in range(count)
+        ReplicaPlan(
+            index=index,
+            group=index // lanes,
+            lane=index % lanes,
+            gpu_slots=slots[index % lanes],
+            launch_delay_s=standoff + index * stagger if index else 0.0,
+            rendezvous=rendezvous,
+            backend=BackendPlan(
+                id=f"inference/{index}",
+                port=engine.http_port,
+                served_name=served_name,
+                health_path=readiness.health_path,
+            ),
+        )
+        for index in range(inference.scaling.min_replicas)
     )
 
 

@@ -1,8 +1,9 @@
 """How a replica divides its model: the sizes that a config leaves open, and the combinations that cannot work."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from standfast.plans.records import Topology
+from standfast.plans.records import Placement, Topology
 from standfast.problems import Problem
 from standfast.spec import Inference
 
@@ -42,6 +43,30 @@ def divide(inference: Inference) -> Division:
     return Division(topology)
 
 
+def no_room(inference: Inference, topology: Topology, placement: Placement) -> Iterator[Problem]:
+    """Why the nodes that there are cannot hold the replicas."""
+    compute, replicas = inference.compute, inference.scaling.min_replicas
+    lanes = placement.lanes(compute.gpus)
+    if lanes == 0:
+        message = f"A replica takes {compute.gpus} GPUs of each of its nodes, and a node has {placement.gpus_per_node}."
+        help = f"Set Compute(gpus={placement.gpus_per_node}) or less, and more nodes."
+        yield _problem("no-room", "compute.gpus", message, help, str(compute.gpus))
+        return
+    needed = -(-replicas // lanes) * topology.nodes
+    if placement.nodes is not None and needed > placement.nodes:
+        fit = placement.nodes // topology.nodes * lanes
+        shared = f", {lanes} to each of their nodes" if lanes > 1 else ""
+        taken = f"{replicas} replicas of {topology.nodes} nodes{shared} take {needed} nodes"
+        message = f"{taken}, and {placement.nodes} are there."
+        help = (
+            f"Set Scaling(min_replicas={fit}, max_replicas={fit}), or choose a target with more nodes."
+            if fit
+            else f"Set Compute(nodes={placement.nodes}) or less, or choose a target with more nodes."
+        )
+        field, value = ("scaling.min_replicas", replicas) if fit else ("compute.nodes", topology.nodes)
+        yield _problem("no-room", field, message, help, str(value))
+
+
 def _misfit(inference: Inference, tensor: int, pipeline: int, data: int, workers: int) -> Problem | None:
     compute = inference.compute
     shape = " * ".join(
@@ -71,5 +96,5 @@ def _misfit(inference: Inference, tensor: int, pipeline: int, data: int, workers
     return None
 
 
-def _problem(code: str, field: str, message: str, help: str) -> Problem:
-    return Problem(code=code, where=f"{_WHERE}.{field}", message=message, help=help)
+def _problem(code: str, field: str, message: str, help: str, value: str | None = None) -> Problem:
+    return Problem(code=code, where=f"{_WHERE}.{field}", message=message, help=help, value=value)

@@ -4,12 +4,13 @@ A rank is one ``vllm serve``, which starts its own workers. It listens on its HT
 scanning upward from ``VLLM_PORT``, so a rank claims a span and ``VLLM_PORT`` is set inside it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from standfast.plans.arguments import Setting
 from standfast.plans.engines import Command, Request
-from standfast.plans.records import EnvironmentBinding, PortSpan
+from standfast.plans.records import EnvironmentBinding, PortSpan, Topology
 from standfast.problems import Problem
-from standfast.spec import Secret, memory_bytes
+from standfast.spec import Inference, Secret, memory_bytes
 
 GIB = 2**30
 #: The HTTP port first, then the engine's internal ports from an offset on.
@@ -25,6 +26,12 @@ class Vllm:
     """The strategy for vLLM."""
 
     title = "vLLM"
+    http_port = "http"
+    rendezvous_port = "rendezvous"
+
+    def topology_problems(self, inference: Inference, topology: Topology) -> Iterator[Problem]:
+        """See `standfast.plans.engines.Engine.topology_problems`."""
+        yield from ()
 
     def command(self, request: Request, rank: int) -> Command:
         """``vllm serve`` with everything that Standfast decides; the config's options follow it."""
@@ -42,6 +49,10 @@ class Vllm:
             ports=PORTS,
             problems=(*problems, *more),
         )
+
+    def arguments(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        """Flags, as the settings say them."""
+        return tuple(token for setting in settings for token in setting.tokens)
 
 
 def _flags(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -8,7 +8,8 @@ platform's, the engines are the launchers'.
 from pathlib import Path
 from typing import Literal, Protocol
 
-from standfast.plans.records import BoundReplica, NonNegative, Record
+from standfast.plans.facts import BoundReplica
+from standfast.plans.records import NonNegative, Record
 from standfast.problems import UserError
 
 RankPhase = Literal["absent", "waiting", "running", "stopping", "ended"]

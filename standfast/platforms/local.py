@@ -11,7 +11,8 @@ from typing import Literal
 
 import structlog
 
-from standfast.plans.records import BoundReplica, canonical_json
+from standfast.plans.facts import BoundReplica
+from standfast.plans.records import canonical_json
 from standfast.platforms.attempts import (
     AttemptFiles,
     attempt_of,

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from standfast.plans.records import Generation
+from standfast.plans.stored import read_generation
 from standfast.registry.database import Database
 from standfast.registry.errors import NotFound, RegistryError, ServedNameTaken
 from standfast.registry.rows import GenerationPhase, StoredDeployment, StoredGeneration
@@ -20,7 +21,7 @@ def deployment_of(row: sa.Row[Any]) -> StoredDeployment:
 
 def generation_of(row: sa.Row[Any]) -> StoredGeneration:
     fields = dict(row._mapping)
-    fields["record"] = Generation.model_validate_json(fields["record"])
+    fields["record"] = read_generation(fields["record"])
     fields["failure"] = from_json(fields["failure"])
     return StoredGeneration(**fields)
 

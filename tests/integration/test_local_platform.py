@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from standfast.plans.records import BoundRank, BoundReplica
+from standfast.plans.facts import BoundRank, BoundReplica
 from standfast.platforms.attempts import AttemptFiles
 from standfast.platforms.base import (
     AttemptConflictError,
@@ -122,7 +122,7 @@ async def test_an_engine_outlives_the_control_process_that_launched_it(attempt: 
     script = f"""
 import asyncio, os, signal
 from pathlib import Path
-from standfast.plans.records import BoundRank, BoundReplica
+from standfast.plans.facts import BoundRank, BoundReplica
 from standfast.platforms.base import Launch
 from standfast.platforms.local import LocalPlatform
 

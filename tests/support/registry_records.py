@@ -3,6 +3,7 @@
 import hashlib
 
 from standfast.plans.records import (
+    BackendPlan,
     Claim,
     EndpointPlan,
     EngineIdentity,
@@ -10,6 +11,7 @@ from standfast.plans.records import (
     Inspection,
     OptionSpec,
     PinnedModel,
+    Placement,
     PortSpan,
     RankPlan,
     ReadinessPlan,
@@ -60,6 +62,8 @@ def a_generation(
         environment=(),
         claim=Claim(gpu=None, gpus=0, cpus=1, memory_bytes=1, ports=PortSpan(count=1, offsets=(("http", 0),))),
     )
+    backend = BackendPlan(id="inference/0", port="http", served_name=served_name or deployment, health_path="/health")
+    replica = ReplicaPlan(index=0, group=0, lane=0, gpu_slots=(), launch_delay_s=0.0, rendezvous=None, backend=backend)
     plan = RolePlan(
         role="inference",
         model=PinnedModel(id="m", source="wheel", locator="w", revision="w==1"),
@@ -72,16 +76,21 @@ def a_generation(
             options_digest=an_inspection().options_digest,
         ),
         topology=Topology(nodes=1, tensor=1, pipeline=1, data=1, expert=1),
-        replicas=(ReplicaPlan(index=0, launch_delay_s=0.0, ranks=(rank,)),),
+        placement=Placement(),
+        ranks=(rank,),
+        replicas=(replica,),
         readiness=ReadinessPlan(
             startup_timeout_s=1.0, initialization_timeout_s=1.0, generation_timeout_s=1.0, health_path="/health"
         ),
         endpoint=EndpointPlan(
-            served_name=served_name or deployment,
+            served_name=backend.served_name,
             visible=visible,
+            backends=(backend.id,),
             max_waiting=max_waiting,
             retry_after_s=retry_after_s,
         ),
+        standoff_s=0.0,
+        stagger_s=0.0,
         stop_grace_s=1.0,
         hash=digest(f"plan of {deployment} {variant}"),
     )

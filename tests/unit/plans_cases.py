@@ -5,15 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from standfast.plans import resolution_inputs, resolve
-from standfast.plans.records import (
-    BindFacts,
-    Generation,
-    Inspection,
-    PinnedModel,
-    RankFacts,
-    ResolutionInputs,
-    RolePlan,
-)
+from standfast.plans.facts import BindFacts, RankFacts
+from standfast.plans.records import Generation, Inspection, PinnedModel, Placement, ResolutionInputs, RolePlan
 from standfast.problems import Problem, ProblemsError
 from standfast.spec import Compute, Deployment, Image, Inference, Launch, Model, Parallelism, Scaling, Secret
 
@@ -33,10 +26,17 @@ def deployment(*, name: str = "qwen", **inference: Any) -> Deployment:
     return Deployment(name=name, model=MODEL, inference=Inference(engine="vllm", **inference))
 
 
-def inputs(image: Image = CPU_IMAGE, *, inspection: Inspection = INSPECTION) -> ResolutionInputs:
-    """What the resolver is told about an image."""
+def inputs(
+    image: Image = CPU_IMAGE, *, inspection: Inspection = INSPECTION, placement: Placement | None = None
+) -> ResolutionInputs:
+    """What the resolver is told about an image and the nodes."""
     return resolution_inputs(
-        target="local", model=PINNED, image=image, inspection=inspection, releases=(("inference", "2026.1"),)
+        target="local",
+        model=PINNED,
+        image=image,
+        inspection=inspection,
+        releases=(("inference", "2026.1"),),
+        placement=placement,
     )
 
 
@@ -67,7 +67,6 @@ def arguments_refused(*tokens: str) -> tuple[Problem, ...]:
 
 def facts(role: RolePlan, *, replica: int = 0, port_base: int = 20000, first_gpu: int = 0) -> BindFacts:
     """Facts that fit a plan, with every rank on a host of its own."""
-    ranks = role.replicas[replica].ranks
     return BindFacts(
         attempt=f"qwen@0123456789ab/inference/{replica}/1",
         model_path="/weights/qwen",
@@ -80,7 +79,7 @@ def facts(role: RolePlan, *, replica: int = 0, port_base: int = 20000, first_gpu
                 port_base=port_base,
                 gpu_ids=tuple(str(first_gpu + gpu) for gpu in range(rank.claim.gpus)),
             )
-            for rank in ranks
+            for rank in role.ranks
         ),
     )
 

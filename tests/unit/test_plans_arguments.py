@@ -11,7 +11,7 @@ from tests.unit.plans_cases import arguments_refused, deployment, inputs, option
 
 def _argv(**inference: Any) -> tuple[str, ...]:
     generation = resolve(deployment(**inference), inputs())
-    argv = plan(generation).replicas[0].ranks[0].argv
+    argv = plan(generation).head.argv
     return argv[argv.index("--tensor-parallel-size") + 2 :]
 
 
@@ -168,8 +168,9 @@ def test_a_repeatable_setting_may_be_given_twice() -> None:
 
     spec = OptionSpec(dest="tag", flags=("--tag",), minimum=1, maximum=1, repeatable=True)
     reader = ArgumentReader(OptionList((spec,)), engine="engine", where="Deployment.inference")
-    assert reader.options({"tag": ["a", "b"]}) == ("--tag", "a", "--tag", "b")
-    assert reader.arguments(["--tag", "c"]) == ("--tag", "c")
+    (option,), (argument,) = reader.options({"tag": ["a", "b"]}), reader.arguments(["--tag", "c"])
+    assert (option.value, option.tokens) == (["a", "b"], ("--tag", "a", "--tag", "b"))
+    assert (argument.value, argument.tokens) == (["c"], ("--tag", "c"))
     assert reader.problems == []
 
 
@@ -318,6 +319,6 @@ def test_a_literal_secret_is_refused_and_not_echoed(environment: dict[str, str])
 
 def test_a_config_may_override_what_standfast_only_suggests() -> None:
     generation = resolve(deployment(environment={"OMP_NUM_THREADS": "7", "HF_HUB_OFFLINE": "0"}), inputs())
-    environment = {binding.name: binding.value for binding in plan(generation).replicas[0].ranks[0].environment}
+    environment = {binding.name: binding.value for binding in plan(generation).head.environment}
     assert environment["OMP_NUM_THREADS"] == "7"
     assert environment["HF_HUB_OFFLINE"] == "0"

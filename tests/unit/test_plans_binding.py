@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from standfast.plans import bind, resolve
+from standfast.plans.facts import BindFacts, BoundRank, RankFacts
 from standfast.plans.records import (
-    BindFacts,
-    BoundRank,
+    BackendPlan,
     Claim,
     EnvironmentBinding,
     PortSpan,
-    RankFacts,
     RankPlan,
+    RendezvousPlan,
     ReplicaPlan,
     RolePlan,
     Topology,
@@ -34,11 +34,12 @@ def _refused(role: RolePlan, given: BindFacts) -> list[str]:
 def _two_nodes() -> RolePlan:
     """A plan of two ranks, made by hand: what binding does with it does not wait for the resolver."""
     role = _role("cpu-one-replica")
-    first = role.replicas[0].ranks[0]
+    first = role.head
     second = first.model_copy(update={"rank": 1, "node": 1})
-    replica = ReplicaPlan(index=0, launch_delay_s=0.0, ranks=(first, second))
+    rendezvous = RendezvousPlan(port="internal", timeout_s=role.readiness.initialization_timeout_s)
+    replica = role.replicas[0].model_copy(update={"rendezvous": rendezvous})
     topology = Topology(nodes=2, tensor=2, pipeline=1, data=1, expert=1)
-    return RolePlan(**{**dict(role), "replicas": (replica,), "topology": topology})
+    return RolePlan(**{**dict(role), "ranks": (first, second), "replicas": (replica,), "topology": topology})
 
 
 def test_the_executable_comes_first_and_every_placeholder_is_filled() -> None:
@@ -114,6 +115,24 @@ def _rank(**changes: Any) -> RankPlan:
     return RankPlan(**{**fields, **changes})
 
 
+def _replica(**changes: Any) -> ReplicaPlan:
+    backend = BackendPlan(id="inference/0", port="http", served_name="a", health_path="/health")
+    fields: dict[str, Any] = {
+        "index": 0,
+        "group": 0,
+        "lane": 0,
+        "gpu_slots": (),
+        "launch_delay_s": 0.0,
+        "rendezvous": None,
+        "backend": backend,
+    }
+    return ReplicaPlan(**{**fields, **changes})
+
+
+def _role_of(*ranks: RankPlan) -> RolePlan:
+    return RolePlan(**{**dict(_role("cpu-one-replica")), "ranks": ranks})
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -129,10 +148,13 @@ def _rank(**changes: Any) -> RankPlan:
         lambda: _rank(argv=("@{internal_port}",)),
         lambda: _rank(argv=("x@{executable}",)),
         lambda: _rank(environment=(EnvironmentBinding(name="A", value="1"),) * 2),
-        lambda: ReplicaPlan(index=0, launch_delay_s=-1.0, ranks=(_rank(),)),
-        lambda: ReplicaPlan(index=0, launch_delay_s=0.0, ranks=()),
-        lambda: ReplicaPlan(index=0, launch_delay_s=0.0, ranks=(_rank(rank=1),)),
-        lambda: ReplicaPlan(index=0, launch_delay_s=0.0, ranks=(_rank(node=1),)),
+        lambda: _replica(launch_delay_s=-1.0),
+        lambda: _replica(gpu_slots=(0, 0)),
+        lambda: _replica(backend=None),
+        lambda: _role_of(),
+        lambda: _role_of(_rank(rank=1)),
+        lambda: _role_of(_rank(node=1)),
+        lambda: _role_of(_rank(argv=("@{head_other_port}",))),
         lambda: Topology(nodes=2, tensor=1, pipeline=1, data=1, expert=1),
         lambda: Topology(nodes=1, tensor=2, pipeline=1, data=1, expert=3),
         lambda: RankFacts(rank=0, host="h", address="a", port_base=70000, gpu_ids=()),

@@ -288,7 +288,7 @@ def test_an_engine_without_a_flag_that_standfast_needs_is_refused() -> None:
 
 
 def _kv_cache(**inference: Any) -> str | None:
-    rank = plan(resolve(deployment(**inference), inputs())).replicas[0].ranks[0]
+    rank = plan(resolve(deployment(**inference), inputs())).head
     return {binding.name: binding.value for binding in rank.environment}.get("VLLM_CPU_KVCACHE_SPACE")
 
 

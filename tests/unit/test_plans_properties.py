@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from standfast.plans import bind, is_intact, resolve
 from standfast.plans.arguments import ArgumentReader
+from standfast.plans.facts import BindFacts, RankFacts
 from standfast.plans.options import OptionList, canonical
 from standfast.plans.ownership import owner_of
-from standfast.plans.records import BindFacts, Generation, RankFacts
+from standfast.plans.records import Generation
 from standfast.spec import Compute, Deployment, Launch, Parallelism, Scaling
 from tests.unit.plans_cases import CASES, GPU_IMAGE, INSPECTION, deployment, inputs, plan
 
@@ -62,8 +63,8 @@ def test_replicas_are_whole_and_share_nothing(wanted: Deployment) -> None:
     ports: set[int] = set()
     gpus: set[str] = set()
     for replica in role.replicas:
-        assert [rank.rank for rank in replica.ranks] == list(range(role.topology.nodes))
-        claim = replica.head.claim
+        assert [rank.rank for rank in role.ranks] == list(range(role.topology.nodes))
+        claim = role.head.claim
         assert claim.gpus * role.topology.nodes in (0, role.topology.workers)
         facts = BindFacts(
             attempt=f"{generation.id}/inference/{replica.index}/1",
@@ -180,15 +181,16 @@ def _as_the_engine_reads(tokens: list[str]) -> Iterator[str]:
 @given(_tokens())
 def test_what_is_accepted_parses_and_touches_nothing_managed(tokens: list[str]) -> None:
     reader = ArgumentReader(_TABLE, engine="vLLM", where="Deployment.inference")
-    reader.arguments(tokens)
+    read = reader.arguments(tokens)
     if reader.problems:
         return
+    assert [token for setting in read for token in setting.tokens] == tokens
     with contextlib.redirect_stderr(io.StringIO()):
         parsed, rest = _PARSER.parse_known_args(list(_as_the_engine_reads(tokens)))
     assert rest == []
     touched = {dest for dest, value in vars(parsed).items() if value is not None}
     assert not touched & _MANAGED
-    assert touched <= reader.used
+    assert touched <= {setting.spec.dest for setting in read}
 
 
 @settings(max_examples=100, deadline=None)
@@ -258,13 +260,13 @@ def test_any_altered_field_of_a_stored_generation_is_noticed(case: str) -> None:
         ("inference", "replicas", 0, "index"),
         ("inference", "replicas", 0, "launch_delay_s"),
         ("inference", "replicas", 1, "index"),
-        ("inference", "replicas", 0, "ranks", 0, "rank"),
-        ("inference", "replicas", 0, "ranks", 0, "node"),
-        ("inference", "replicas", 0, "ranks", 0, "claim", "gpus"),
+        ("inference", "ranks", 0, "rank"),
+        ("inference", "ranks", 0, "node"),
+        ("inference", "ranks", 0, "claim", "gpus"),
         ("inference", "engine", "options_digest"),
         ("inference", "schema_version"),
         ("schema_version",),
-        ("inference", "endpoint", "replay_post"),
+        ("inference", "endpoint", "failure_domain"),
         ("inference", "readiness", "health_path"),
     ],
 )

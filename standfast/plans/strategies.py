@@ -1,0 +1,6 @@
+"""The engines that can be planned, by the name that a config gives them."""
+
+from standfast.plans.engines import Engine
+from standfast.plans.vllm import Vllm
+
+ENGINES: dict[str, Engine] = {"vllm": Vllm()}
