@@ -32,8 +32,10 @@ def redact(text: str) -> str:
 class Problem(BaseModel):
     """One reason for a refusal.
 
-    ``where`` is a field path such as ``Deployment.inference.options['max-model-len']``; ``file`` and ``line`` say where
-    it was written, if that is known. Texts that look like secrets are hidden as soon as the problem is made.
+    ``where`` is a field path such as ``Deployment.inference.options['max-model-len']``; ``value`` is what was given
+    there, ``limit`` what would have been accepted, where that is a bound or a choice (the message says it in words);
+    ``file`` and ``line`` say where it was written, if that is known. Texts that look like secrets are hidden as soon as
+    the problem is made.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -43,10 +45,11 @@ class Problem(BaseModel):
     message: str
     help: str = ""
     value: str | None = None
+    limit: str | None = None
     file: str | None = None
     line: int | None = None
 
-    @field_validator("where", "message", "help", "value")
+    @field_validator("where", "message", "help", "value", "limit")
     @classmethod
     def _hide_secrets(cls, text: str | None) -> str | None:
         return None if text is None else redact(text)

@@ -10,10 +10,13 @@ from standfast.plans.environment import bindings, environment_problems
 from standfast.plans.strategies import ENGINES
 from standfast.plans.topology import divide
 from standfast.problems import Problem, redact
-from standfast.spec import Deployment, Image, Inference, Parallelism, Scaling
+from standfast.spec import Deployment, Image, Inference, Scaling
 
-#: Sizes of `Parallelism` that are carried out; every other one must stay at its default.
-_PLANNED_SIZES = ("tensor", "pipeline")
+#: Fields of `Parallelism` that serving has no use for, each with what to write instead.
+_FOR_TRAINERS = {
+    "expert_tensor": "Leave it out: the experts are divided by Parallelism(expert=...).",
+    "sequence": "Leave it out: it divides the activations of a trainer.",
+}
 _SECRET_BY_NAME = "Bind it by name: environment={'NAME': Secret('NAME')}."
 _SECRET_ELSEWHERE = "Leave it out: credentials of indexes and hubs belong in the environment that the stack runs in."
 
@@ -39,10 +42,16 @@ def _problems(deployment: Deployment) -> Iterator[Problem]:
     yield from _literal_secrets(inference.extra_args, "Deployment.inference.extra_args")
     yield from _engine(inference)
     yield from _scaling(inference.scaling)
-    later = list(_parallelism(inference))
-    yield from later
-    if not later:
-        yield from divide(inference).problems
+    yield from _parallelism(inference)
+    yield from topology_problems(inference)
+
+
+def topology_problems(inference: Inference) -> Iterator[Problem]:
+    """What the sizes of a role contradict: each other, its compute, or the rules of its engine."""
+    division = divide(inference)
+    yield from division.problems
+    if division.topology is not None and inference.engine in ENGINES:
+        yield from ENGINES[inference.engine].topology_problems(inference, division.topology)
 
 
 def _literal_secrets(value: Any, where: str, help: str = _SECRET_BY_NAME) -> Iterator[Problem]:
@@ -115,20 +124,14 @@ def _scaling(scaling: Scaling) -> Iterator[Problem]:
 
 
 def _parallelism(inference: Inference) -> Iterator[Problem]:
-    if inference.compute.nodes > 1:
-        yield _later(
-            "inference.compute.nodes",
-            "A replica over several nodes",
-            f"nodes={inference.compute.nodes}",
-            "Set nodes=1.",
-        )
-    default = Parallelism()
-    for field in fields(default):
-        value = getattr(inference.parallelism, field.name)
-        if field.name in _PLANNED_SIZES or value == getattr(default, field.name) or (value == 1 and value is not True):
-            continue
-        part = f"{field.name.replace('_', ' ').capitalize()}{'' if value is True else ' parallelism'}"
-        yield _later(f"inference.parallelism.{field.name}", part, f"{field.name}={value}")
+    context = inference.parallelism.context
+    if context is not None and context > 1:
+        yield _later("inference.parallelism.context", "Context parallelism", f"context={context}", "Leave it out.")
+    for name, help in _FOR_TRAINERS.items():
+        value = getattr(inference.parallelism, name)
+        if value is True or (value is not None and value > 1):
+            part = f"{name.replace('_', ' ').capitalize()} parallelism of a served model"
+            yield _later(f"inference.parallelism.{name}", part, f"{name}={value}", help)
 
 
 def _later(field: str, part: str, given: str = "", help: str = "") -> Problem:

@@ -146,7 +146,7 @@ def _role(
         *environment_problems(inputs.image_environment, where=f"{_WHERE}.image.environment", image=True),
     ]
     topology = divide(inference).topology
-    if topology is None or topology.nodes > 1:
+    if topology is None:
         return None, problems
     request = Request(
         inference=inference,

@@ -1,7 +1,11 @@
-"""vLLM's terms: ``vllm serve`` on one node.
+"""vLLM's terms: one ``vllm serve`` per node.
 
-A rank is one ``vllm serve``, which starts its own workers. It listens on its HTTP port and opens further ports by
-scanning upward from ``VLLM_PORT``, so a rank claims a span and ``VLLM_PORT`` is set inside it.
+Rank 0 is the head: it answers HTTP and drives the others, which run ``--headless`` and have no HTTP port at all. All of
+them meet at a port of the head (``--master-addr``, ``--master-port``); with data parallelism its engines report to
+another one (``--data-parallel-rpc-port``). Further ports are found by scanning upward from ``VLLM_PORT``, so a rank
+claims a span and ``VLLM_PORT`` is set inside it; the message queues between nodes bind ports that the kernel picks.
+
+Rules of the engine are cited by the place in its source (``vllm/config/parallel.py``, ``vllm/engine/arg_utils.py``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,11 +14,11 @@ from standfast.plans.arguments import Setting
 from standfast.plans.engines import Command, Request
 from standfast.plans.records import EnvironmentBinding, PortSpan, Topology
 from standfast.problems import Problem
-from standfast.spec import Inference, Secret, memory_bytes
+from standfast.spec import Inference, Secret, memory_bytes, seconds
 
 GIB = 2**30
-#: The HTTP port first, then the engine's internal ports from an offset on.
-PORTS = PortSpan(count=32, offsets=(("http", 0), ("internal", 8)))
+_SPAN = 32
+_HTTP, _RENDEZVOUS, _DATA_PARALLEL, _INTERNAL = ("http", 0), ("rendezvous", 1), ("data_parallel", 2), ("internal", 8)
 #: What the processes of one engine hold on the CPU besides weights and KV cache (three processes that import torch).
 _PROCESSES_BYTES = 2 * GIB
 _KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
@@ -31,11 +35,46 @@ class Vllm:
 
     def topology_problems(self, inference: Inference, topology: Topology) -> Iterator[Problem]:
         """See `standfast.plans.engines.Engine.topology_problems`."""
-        yield from ()
+        stage = topology.tensor * topology.data
+        if topology.expert not in (1, stage):
+            # ``enable_expert_parallel`` is a switch: the experts are divided over all workers of a stage.
+            yield _misfit(
+                "expert",
+                f"vLLM divides the experts over every worker of a pipeline stage (tensor * data = {stage}) or not at "
+                f"all, and expert={topology.expert} is neither.",
+                f"Set Parallelism(expert={stage}), or leave expert out.",
+                value=topology.expert,
+                limit=f"1 or {stage}",
+            )
+        copy, node = topology.tensor * topology.pipeline, topology.workers_per_node
+        if topology.data == 1:
+            return
+        if copy % node and node % copy:
+            # ``nnodes_within_dp``: nnodes must be divisible by the node groups of the data-parallel copies.
+            yield _misfit(
+                "data",
+                f"A data-parallel copy has {copy} workers (tensor * pipeline), a node {node}: vLLM needs copies that "
+                "fill whole nodes, or nodes that hold whole copies.",
+                "Choose sizes so that one of tensor * pipeline and the workers of a node divides the other.",
+                value=topology.data,
+                limit=f"a multiple or a divisor of {node} workers in a copy",
+            )
+        elif copy > node and topology.expert == 1:
+            # ``reconfigure_for_independent_dp_rank``: the copies of a dense model are engines of their own, which would
+            # all meet at the one ``master_port``.
+            yield _misfit(
+                "data",
+                f"Each of the {topology.data} data-parallel copies spans {copy // node} nodes, which vLLM carries out "
+                "for mixture-of-experts models only.",
+                f"Set Parallelism(expert={stage}) if the model has experts; else leave data out and ask for "
+                f"{topology.data} replicas of {copy // node} nodes: Scaling(min_replicas=...).",
+                value=topology.data,
+                limit="1, or copies within a node",
+            )
 
     def command(self, request: Request, rank: int) -> Command:
-        """``vllm serve`` with everything that Standfast decides; the config's options follow it."""
-        flags = dict(_flags(request))
+        """``vllm serve`` with everything that Standfast decides; the config's settings follow it."""
+        flags = dict(_flags(request, rank))
         problems = [_lacks(f"the flag {flag}") for flag in flags if flag not in request.table.by_flag]
         model: tuple[str, ...] = ("@{model_path}",)
         if not request.table.positionals:
@@ -46,7 +85,7 @@ class Vllm:
         return Command(
             argv=("@{executable}", *model, *(token for flag, values in flags.items() for token in (flag, *values))),
             environment=tuple(EnvironmentBinding(name=name, value=value) for name, value in environment.items()),
-            ports=PORTS,
+            ports=PortSpan(count=_SPAN, offsets=tuple(_offsets(request.topology, rank))),
             problems=(*problems, *more),
         )
 
@@ -55,16 +94,51 @@ class Vllm:
         return tuple(token for setting in settings for token in setting.tokens)
 
 
-def _flags(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _offsets(topology: Topology, rank: int) -> Iterator[tuple[str, int]]:
+    if rank == 0:
+        yield _HTTP
+        if topology.nodes > 1:
+            yield _RENDEZVOUS
+        if topology.nodes > 1 and topology.data > 1:
+            yield _DATA_PARALLEL
+    yield _INTERNAL
+
+
+def _flags(request: Request, rank: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    topology = request.topology
     # The second name tells probes that the process on the port is this attempt and not a stranger.
     yield "--served-model-name", (request.served_name, "@{attempt}")
-    yield "--host", ("@{address}",)
-    yield "--port", ("@{http_port}",)
-    yield "--tensor-parallel-size", (str(request.topology.tensor),)
-    if request.topology.pipeline > 1:
-        yield "--pipeline-parallel-size", (str(request.topology.pipeline),)
+    if rank == 0:
+        yield "--host", ("@{address}",)
+        yield "--port", ("@{http_port}",)
+    yield "--tensor-parallel-size", (str(topology.tensor),)
+    if topology.pipeline > 1:
+        yield "--pipeline-parallel-size", (str(topology.pipeline),)
+    if topology.data > 1:
+        yield "--data-parallel-size", (str(topology.data),)
+        yield "--data-parallel-backend", ("mp",)
+    if topology.expert > 1:
+        yield "--enable-expert-parallel", ()
+    if topology.nodes > 1:
+        yield from _over_nodes(request, rank)
     if request.inference.context_length is not None:
         yield "--max-model-len", (str(request.inference.context_length),)
+
+
+def _over_nodes(request: Request, rank: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    topology = request.topology
+    yield "--nnodes", (str(topology.nodes),)
+    yield "--node-rank", (str(rank),)
+    yield "--master-addr", ("@{head_address}",)
+    yield "--master-port", ("@{head_rendezvous_port}",)
+    if topology.data > 1:
+        yield "--data-parallel-address", ("@{head_address}",)
+        yield "--data-parallel-rpc-port", ("@{head_data_parallel_port}",)
+    yield "--distributed-executor-backend", ("mp",)
+    timeout = max(1, round(seconds(request.inference.readiness.initialization_timeout)))
+    yield "--distributed-timeout-seconds", (str(timeout),)
+    if rank > 0:
+        yield "--headless", ()
 
 
 def _environment(request: Request) -> tuple[dict[str, str], list[Problem]]:
@@ -115,6 +189,11 @@ def _kv_cache(request: Request, workers: int) -> tuple[int, list[Problem]]:
     )
     help = f"Set Compute(memory='{-(-needed // GIB)}GiB') or more."
     return kv_gib, [Problem(code="memory-misfit", where=where, message=message, help=help)]
+
+
+def _misfit(field: str, message: str, help: str, *, value: object, limit: str) -> Problem:
+    where = f"Deployment.inference.parallelism.{field}"
+    return Problem(code="engine-topology", where=where, message=message, help=help, value=str(value), limit=limit)
 
 
 def _lacks(what: str) -> Problem:

@@ -184,18 +184,16 @@ def test_every_field_changes_the_plan_or_is_refused_by_name(field: str) -> None:
 @pytest.mark.parametrize(
     ("inference", "where", "part"),
     [
-        ({"compute": Compute(nodes=2)}, "inference.compute.nodes", "A replica over several nodes"),
         ({"scaling": Scaling(min_replicas=0)}, "inference.scaling.min_replicas", "Scaling to zero"),
         ({"scaling": Scaling(max_replicas=3)}, "inference.scaling.max_replicas", "Autoscaling"),
         ({"scaling": Scaling(target_concurrency=2)}, "inference.scaling.target_concurrency", "Autoscaling"),
         ({"scaling": Scaling(scale_down_after="1m")}, "inference.scaling.scale_down_after", "Autoscaling"),
-        ({"parallelism": Parallelism(data=2)}, "inference.parallelism.data", "Data parallelism"),
-        ({"parallelism": Parallelism(expert=2)}, "inference.parallelism.expert", "Expert parallelism"),
         ({"parallelism": Parallelism(context=2)}, "inference.parallelism.context", "Context parallelism"),
+        ({"parallelism": Parallelism(sequence=True)}, "inference.parallelism.sequence", "Sequence parallelism"),
         (
-            {"parallelism": Parallelism(data_parallel_attention=True)},
-            "inference.parallelism.data_parallel_attention",
-            "Data parallel attention",
+            {"parallelism": Parallelism(expert_tensor=2)},
+            "inference.parallelism.expert_tensor",
+            "Expert tensor parallelism",
         ),
     ],
 )
@@ -222,40 +220,11 @@ def test_the_trainer_and_other_engines_are_named() -> None:
 
 def test_a_plain_deployment_passes() -> None:
     assert check(deployment()) == ()
-    assert check(deployment(parallelism=Parallelism(data=1, expert=1, context=1))) == ()
+    ones = Parallelism(data=1, expert=1, context=1, expert_tensor=1, sequence=False)
+    assert check(deployment(parallelism=ones)) == ()
 
 
 # -- what cannot work --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("compute", "parallelism", "message"),
-    [
-        (
-            Compute(gpu="any", gpus=2),
-            Parallelism(tensor=4),
-            "tensor=4 needs 4 GPUs, and Compute gives a replica 2 GPUs.",
-        ),
-        (
-            Compute(gpu="any", gpus=4),
-            Parallelism(tensor=2),
-            "tensor=2 needs 2 GPUs, and Compute gives a replica 4 GPUs.",
-        ),
-        (
-            Compute(gpu="any", gpus=4),
-            Parallelism(pipeline=3),
-            "tensor=1 * pipeline=3 needs 3 GPUs, and Compute gives a replica 4 GPUs.",
-        ),
-        (Compute(cpus=1), Parallelism(tensor=2), "tensor=2 runs 2 workers on a node, and Compute gives it 1 CPUs."),
-    ],
-)
-def test_sizes_that_do_not_fit_the_compute_are_refused(
-    compute: Compute, parallelism: Parallelism, message: str
-) -> None:
-    (problem,) = check(deployment(compute=compute, parallelism=parallelism))
-    assert problem.code == "topology-misfit"
-    assert problem.message == message
-    assert problem.help
 
 
 def test_an_image_for_another_engine_or_accelerator_is_refused() -> None:

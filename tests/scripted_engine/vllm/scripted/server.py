@@ -15,6 +15,7 @@ from vllm import __version__
 from vllm.scripted.answers import Answer, answer
 from vllm.scripted.http import Connection, Request
 from vllm.scripted.processes import set_name, start_children, start_stray
+from vllm.scripted.rendezvous import meet
 from vllm.scripted.script import Behaviour, read, record_start
 
 
@@ -87,6 +88,10 @@ class _Engine:
         await asyncio.sleep(behaviour.startup_s)
         if self._dies:
             self._end(behaviour.exit_code)
+            return
+        if not await meet(self._arguments):
+            print("torch.distributed.DistStoreError: Timed out waiting for clients", file=sys.stderr, flush=True)
+            self._end(1)
             return
         host, port = self._arguments.host or "0.0.0.0", self._arguments.port
         if self._arguments.headless:

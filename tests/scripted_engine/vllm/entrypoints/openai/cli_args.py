@@ -65,6 +65,8 @@ def make_arg_parser(parser: FlexibleArgumentParser) -> FlexibleArgumentParser:
     parallel.add_argument("--data-parallel-address", "-dpa", type=str, default=None)
     parallel.add_argument("--data-parallel-rpc-port", "-dpp", type=int, default=None)
     parallel.add_argument("--data-parallel-start-rank", "-dpr", type=int, default=None)
+    parallel.add_argument("--data-parallel-backend", choices=["mp", "ray"], default="mp")
+    parallel.add_argument("--distributed-timeout-seconds", type=int, default=None)
     parallel.add_argument("--enable-expert-parallel", "-ep", action=flag, default=False)
     parallel.add_argument("--disable-custom-all-reduce", action=flag, default=False)
 
