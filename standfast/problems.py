@@ -62,7 +62,7 @@ class Problem(BaseModel):
         """The problem as a person reads it: what is wrong, where, and what would be right."""
         place = "" if self.file is None else self.file if self.line is None else f"{self.file}:{self.line}"
         lines = [f"error: {self.message}", f"  --> {'  '.join(part for part in (place, self.where) if part)}"]
-        if self.value is not None:
+        if self.value is not None and self.value not in self.message:
             lines.append(f"   = given: {self.value}")
         if self.help:
             lines.append(f"   = help: {self.help}")

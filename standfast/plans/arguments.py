@@ -4,6 +4,7 @@ Every token is read the way the engine's parser would read it, so that what Stan
 spelling, and what the image does not have is refused with the nearest option that it has.
 """
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +73,7 @@ class ArgumentReader:
                 f"{found.flag} is a switch and takes True only.",
                 value,
                 help=f"Set {_key(spec)!r} instead.",
+                limit="True",
             )
             return []
         if isinstance(value, bool):
@@ -92,7 +94,12 @@ class ArgumentReader:
     def _switch(self, spec: OptionSpec, flag: str, value: bool, where: str) -> list[str]:
         if spec.minimum > 0:
             self._refuse(
-                "wrong-arity", where, f"{flag} takes {arity(spec.minimum, spec.maximum)}, not True or False.", value
+                "wrong-arity",
+                where,
+                f"{flag} takes {arity(spec.minimum, spec.maximum)}, not True or False.",
+                value,
+                help="Write the value itself.",
+                limit=arity(spec.minimum, spec.maximum),
             )
             return []
         if value:
@@ -117,6 +124,7 @@ class ArgumentReader:
                     where,
                     f"a value of {flag} starts with a dash and would be read as an option.",
                     text,
+                    help="Give this option values that do not start with a dash.",
                 )
                 return []
         return [flag, *texts]
@@ -179,7 +187,14 @@ class ArgumentReader:
             )
             return None, len(following)
         if found.path and not takes_keys(found.spec):
-            self._refuse("wrong-arity", where, f"{found.flag} takes no dotted keys: its value is not a JSON object.")
+            self._refuse(
+                "wrong-arity",
+                where,
+                f"{found.flag} takes no dotted keys: its value is not a JSON object.",
+                token,
+                help=f"Write {found.flag} alone.",
+                limit=arity(*found.values),
+            )
             return None, len(following)
         _, most = found.values
         if found.attached is not None:
@@ -192,11 +207,19 @@ class ArgumentReader:
                 "ambiguous-value",
                 where,
                 f"a negative number with a point must be attached, {found.flag}=..., to be read as a value.",
+                first,
+                help=f"Write '{found.flag}={first}'.",
             )
             return None, taken
         if found.path:
             if not values:
-                self._refuse("wrong-arity", where, f"{name} takes one value, and none is given.")
+                self._refuse(
+                    "wrong-arity",
+                    where,
+                    f"{name} takes one value, and none is given.",
+                    help=f"Write '{name}=VALUE'.",
+                    limit="one value",
+                )
                 return None, taken
         elif not self._values_fit(found, found.flag, values, where, given):
             return None, taken
@@ -221,7 +244,11 @@ class ArgumentReader:
             return False
         if any("@{" in text for text in _texts(given)):
             self._refuse(
-                "placeholder", where, "'@{' marks what Standfast fills in and cannot be part of a value.", given
+                "placeholder",
+                where,
+                "'@{' marks what Standfast fills in and cannot be part of a value.",
+                given,
+                help="Write the value without it.",
             )
             return False
         if isinstance(given, Mapping) and not self._may_hold(found, given, where):
@@ -272,11 +299,16 @@ class ArgumentReader:
             most = None
         if len(values) < least or (most is not None and len(values) > most):
             number = "none is" if not values else "one is" if len(values) == 1 else f"{len(values)} are"
-            self._refuse("wrong-arity", where, f"{flag} takes {arity(least, most)}, and {number} given.", given)
+            wanted = arity(least, most)
+            help = f"Give it {wanted}." if most != 0 else "Write the flag alone."
+            self._refuse(
+                "wrong-arity", where, f"{flag} takes {wanted}, and {number} given.", given, help=help, limit=wanted
+            )
             return False
         for value in values:
-            if (reason := misfit(spec, value)) is not None:
-                self._refuse("wrong-value", where, f"{flag} {reason}.", value)
+            if (found_misfit := misfit(spec, value)) is not None:
+                reason, limit = found_misfit
+                self._refuse("wrong-value", where, f"{flag} {reason}.", value, help=_nearest(spec, value), limit=limit)
                 return False
         return True
 
@@ -297,14 +329,25 @@ class ArgumentReader:
             help = f"Nearest: {near.flag}, which Standfast manages: {owned.advice(value)}."
         else:
             help = f"Nearest: {near.flag}."
-        self._refuse("unknown-option", where, f"{self.engine} has no option {_shown(flag)}.", help=help)
+        # What follows an unknown flag may be a credential: only the flag is shown.
+        self._refuse("unknown-option", where, f"{self.engine} has no option {_shown(flag)}.", _shown(name), help=help)
 
-    def _refuse(self, code: str, where: str, message: str, value: Any = None, *, help: str = "") -> None:
+    def _refuse(
+        self, code: str, where: str, message: str, value: Any = None, *, help: str, limit: str | None = None
+    ) -> None:
         shown = None if value is None else redact(_text(value))
-        self.problems.append(Problem(code=code, where=where, message=message, help=help, value=shown))
+        self.problems.append(Problem(code=code, where=where, message=message, help=help, value=shown, limit=limit))
 
 
 _SECRET_HELP = "Bind it as a variable: Inference(environment={'NAME': Secret('NAME')})."
+
+
+def _nearest(spec: OptionSpec, value: str) -> str:
+    """What could have been meant by a value that does not fit."""
+    if spec.choices is None:
+        return "Write a plain number."
+    close = difflib.get_close_matches(value, spec.choices, n=1, cutoff=0.6)
+    return f"Did you mean {close[0]!r}?" if close else "Choose one of them."
 
 
 def _meant(found: Found, values: list[str]) -> Any:

@@ -31,7 +31,12 @@ def check(deployment: Deployment) -> tuple[Problem, ...]:
 
 def _problems(deployment: Deployment) -> Iterator[Problem]:
     if deployment.trainer is not None:
-        yield _later("trainer", "The trainer role", f"trainer=Trainer(backend={deployment.trainer.backend!r})")
+        yield _later(
+            "trainer",
+            "The trainer role",
+            f"trainer=Trainer(backend={deployment.trainer.backend!r})",
+            "Leave trainer out to serve the model meanwhile.",
+        )
     if deployment.inference is None:
         return
     inference = deployment.inference
@@ -77,7 +82,10 @@ def _literal_secrets(value: Any, where: str, help: str = _SECRET_BY_NAME) -> Ite
 def _engine(inference: Inference) -> Iterator[Problem]:
     if inference.engine not in ENGINES:
         yield _later(
-            "inference.engine", f"The engine {inference.engine}", help="Use Inference(engine='vllm') meanwhile."
+            "inference.engine",
+            f"The engine {inference.engine}",
+            f"engine={inference.engine!r}",
+            "Use Inference(engine='vllm') meanwhile.",
         )
     image = inference.image
     if isinstance(image, Image):
@@ -87,6 +95,8 @@ def _engine(inference: Inference) -> Iterator[Problem]:
                 where="Deployment.inference.image",
                 message=f"The image {image.name} runs {image.engine}, and the role asks for {inference.engine}.",
                 help=f"Set Inference(engine={image.engine!r}) or choose an image that runs {inference.engine}.",
+                value=image.engine,
+                limit=inference.engine,
             )
         yield from image_accelerator(inference, image.accelerator, image.name)
 
@@ -101,6 +111,8 @@ def image_accelerator(inference: Inference, accelerator: str, image: str) -> Ite
             where="Deployment.inference.image",
             message=f"The image {image} is made for {accelerator}, and the role's compute has {held}.",
             help=f"Choose {wanted}, or leave image out to have one chosen.",
+            value=accelerator,
+            limit="cuda" if inference.compute.gpus else "cpu",
         )
 
 
@@ -134,11 +146,11 @@ def _parallelism(inference: Inference) -> Iterator[Problem]:
             yield _later(f"inference.parallelism.{name}", part, f"{name}={value}", help)
 
 
-def _later(field: str, part: str, given: str = "", help: str = "") -> Problem:
-    given = f" ({given})" if given else ""
+def _later(field: str, part: str, given: str, help: str) -> Problem:
     return Problem(
         code="not-carried-out",
         where=f"Deployment.{field}",
-        message=f"{part}{given} loads and validates but is not carried out yet.",
+        message=f"{part} ({given}) loads and validates but is not carried out yet.",
         help=help,
+        value=given,
     )

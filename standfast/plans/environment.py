@@ -38,6 +38,7 @@ def environment_problems(
                 where=place,
                 message=f"{binding.name} decides {owned.meaning}, and Standfast manages that.",
                 help=f"{owned.advice()[:1].upper()}{owned.advice()[1:]}.",
+                value=None if names_a_secret(binding.name) else binding.value,
             )
         elif binding.value is not None and (names_a_secret(binding.name) or redact(binding.value) != binding.value):
             yield Problem(
@@ -51,5 +52,6 @@ def environment_problems(
                 code="placeholder",
                 where=place,
                 message="'@{' marks what Standfast fills in and cannot be part of a value.",
+                help="Write the value without it.",
                 value=binding.value,
             )

@@ -140,15 +140,17 @@ def takes_keys(spec: OptionSpec) -> bool:
     return (spec.minimum, spec.maximum) == (1, 1) and spec.choices is None and spec.type not in ("int", "float")
 
 
-def misfit(spec: OptionSpec, value: str) -> str | None:
-    """Why ``value`` cannot be a value of the option, as the end of a sentence, or None."""
+def misfit(spec: OptionSpec, value: str) -> tuple[str, str] | None:
+    """Why ``value`` cannot be a value of the option, as the end of a sentence, and what can; None when it can be."""
     if spec.choices is not None and value not in spec.choices:
-        return f"accepts {', '.join(spec.choices)}"
+        choices = ", ".join(spec.choices)
+        return f"accepts {choices}", choices
     if spec.type in ("int", "float"):
         try:
             (int if spec.type == "int" else float)(value)
         except ValueError:
-            return "takes a whole number" if spec.type == "int" else "takes a number"
+            kind = "a whole number" if spec.type == "int" else "a number"
+            return f"takes {kind}", kind
     return None
 
 

@@ -427,6 +427,10 @@ class RolePlan(Record):
         _require(sum(gpus) in (0, self.topology.workers), f"{sum(gpus)} GPUs for {self.topology.workers} workers")
         _require(len(set(gpus)) == 1, "the nodes of a replica give it different numbers of GPUs")
         _require(len({rank.claim.gpu for rank in self.ranks}) == 1, "the ranks claim different types of GPUs")
+        if not any(gpus):
+            per_node = self.topology.workers_per_node
+            fewest = min(rank.claim.cpus for rank in self.ranks)
+            _require(per_node <= fewest, f"{per_node} workers on a node whose rank claims {fewest} CPUs")
         head = self.head.claim.ports
         known = PLACEHOLDERS | HEAD_PLACEHOLDERS | port_placeholders(head, "head_")
         for rank in self.ranks:

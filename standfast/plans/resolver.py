@@ -107,6 +107,8 @@ def _input_problems(deployment: Deployment, inference: Inference, inputs: Resolu
             where=f"{_WHERE}.image",
             message=f"The image {inputs.image_name} runs {inspection.engine}; the role asks for {inference.engine}.",
             help=f"Choose an image that runs {inference.engine}.",
+            value=inspection.engine,
+            limit=inference.engine,
         )
     if inputs.model.id != deployment.model.id:
         yield Problem(
@@ -114,6 +116,8 @@ def _input_problems(deployment: Deployment, inference: Inference, inputs: Resolu
             where="Deployment.model.id",
             message=f"The pinned model is {inputs.model.id}, and the deployment names {deployment.model.id}.",
             help="Pin the model that the deployment names.",
+            value=inputs.model.id,
+            limit=deployment.model.id,
         )
     wanted = inference.image.name if isinstance(inference.image, Image) else inference.image
     if wanted is not None and inputs.image_name != wanted:
@@ -122,6 +126,8 @@ def _input_problems(deployment: Deployment, inference: Inference, inputs: Resolu
             where=f"{_WHERE}.image",
             message=f"The inspected image is {inputs.image_name}, and the role names {wanted}.",
             help="Inspect the image that the role names.",
+            value=inputs.image_name,
+            limit=wanted,
         )
     if inputs.accelerator is not None and not isinstance(inference.image, Image):
         yield from image_accelerator(inference, inputs.accelerator, inputs.image_name)

@@ -178,7 +178,16 @@ def _kv_cache(request: Request, workers: int) -> tuple[int, list[Problem]]:
         where = f"Deployment.inference.environment[{_KV_SPACE!r}]"
         if isinstance(own, Secret) or not own.isdecimal() or int(own) < 1:
             message = f"{_KV_SPACE} must be a whole number of GiB, 1 or more."
-            return kv_gib, [Problem(code="wrong-value", where=where, message=message)]
+            return kv_gib, [
+                Problem(
+                    code="wrong-value",
+                    where=where,
+                    message=message,
+                    help=f"Write {_KV_SPACE!r}: '{kv_gib}', or leave it out.",
+                    value="a secret" if isinstance(own, Secret) else own,
+                    limit="1 or more",
+                )
+            ]
         kv_gib = int(own)
     needed = _PROCESSES_BYTES + workers * kv_gib * GIB
     if memory >= needed:
@@ -188,7 +197,9 @@ def _kv_cache(request: Request, workers: int) -> tuple[int, list[Problem]]:
         f"and the KV cache {kv_gib} GiB for each of {workers} worker{'s' if workers > 1 else ''}, besides the weights."
     )
     help = f"Set Compute(memory='{-(-needed // GIB)}GiB') or more."
-    return kv_gib, [Problem(code="memory-misfit", where=where, message=message, help=help)]
+    limit = f"{-(-needed // GIB)}GiB of memory or more"
+    given = f"{memory / GIB:.1f}GiB"
+    return kv_gib, [Problem(code="memory-misfit", where=where, message=message, help=help, value=given, limit=limit)]
 
 
 def _misfit(field: str, message: str, help: str, *, value: object, limit: str) -> Problem:

@@ -8,7 +8,18 @@ from standfast.plans import resolution_inputs, resolve
 from standfast.plans.facts import BindFacts, RankFacts
 from standfast.plans.records import Generation, Inspection, PinnedModel, Placement, ResolutionInputs, RolePlan
 from standfast.problems import Problem, ProblemsError
-from standfast.spec import Compute, Deployment, Image, Inference, Launch, Model, Parallelism, Scaling, Secret
+from standfast.spec import (
+    Compute,
+    Deployment,
+    Image,
+    Inference,
+    Launch,
+    Model,
+    Parallelism,
+    Readiness,
+    Scaling,
+    Secret,
+)
 
 GOLDENS = Path(__file__).parent / "goldens"
 #: A trimmed copy of what the real engine declares, with every option that Standfast manages.
@@ -66,7 +77,8 @@ def arguments_refused(*tokens: str) -> tuple[Problem, ...]:
 
 
 def facts(role: RolePlan, *, replica: int = 0, port_base: int = 20000, first_gpu: int = 0) -> BindFacts:
-    """Facts that fit a plan, with every rank on a host of its own."""
+    """Facts that fit a plan: every node of every group is a host of its own, and lanes share its ports and GPUs."""
+    place = role.replicas[replica]
     return BindFacts(
         attempt=f"qwen@0123456789ab/inference/{replica}/1",
         model_path="/weights/qwen",
@@ -74,14 +86,18 @@ def facts(role: RolePlan, *, replica: int = 0, port_base: int = 20000, first_gpu
         ranks=tuple(
             RankFacts(
                 rank=rank.rank,
-                host=f"node-{rank.node}",
-                address=f"10.0.0.{rank.node + 1}",
-                port_base=port_base,
-                gpu_ids=tuple(str(first_gpu + gpu) for gpu in range(rank.claim.gpus)),
+                host=f"node-{place.group * role.topology.nodes + rank.node}",
+                address=f"10.0.{place.group}.{rank.node + 1}",
+                port_base=port_base + 32 * place.lane,
+                gpu_ids=tuple(str(first_gpu + gpu) for gpu in place.gpu_slots),
             )
             for rank in role.ranks
         ),
     )
+
+
+def _nodes(nodes: int, *, gpus: int = 8) -> Compute:
+    return Compute(gpu="H100", gpus=gpus, nodes=nodes, cpus=64, memory="1TiB")
 
 
 #: The deployments whose plans are kept byte for byte, each with the inputs it is resolved with.
@@ -104,7 +120,7 @@ CASES: dict[str, tuple[Deployment, ResolutionInputs]] = {
             launch=Launch(standoff="60s", stagger="5s"),
             options={"gpu-memory-utilization": 0.9, "cudagraph-capture-sizes": [1, 2, 4]},
         ),
-        inputs(GPU_IMAGE),
+        inputs(GPU_IMAGE, placement=Placement(nodes=1, gpus_per_node=4)),
     ),
     "gpu-tensor-2": (
         deployment(name="tensor", compute=Compute(gpu="H100", gpus=2, cpus=16, memory="128GiB")),
@@ -121,6 +137,44 @@ CASES: dict[str, tuple[Deployment, ResolutionInputs]] = {
     ),
     "cpu-tensor-2": (
         deployment(name="cpu-tensor", compute=Compute(cpus=4, memory="16GiB"), parallelism=Parallelism(tensor=2)),
+        inputs(),
+    ),
+    "two-nodes-pipeline": (
+        deployment(name="pipeline-over-nodes", compute=_nodes(2), context_length=32768),
+        inputs(GPU_IMAGE),
+    ),
+    "two-nodes-tensor": (
+        deployment(name="tensor-over-nodes", compute=_nodes(2), parallelism=Parallelism(tensor=16, pipeline=1)),
+        inputs(GPU_IMAGE),
+    ),
+    "two-replicas-of-two-nodes": (
+        deployment(
+            name="two-by-two",
+            compute=_nodes(2, gpus=4),
+            scaling=Scaling(min_replicas=2, max_replicas=2),
+            launch=Launch(standoff="60s", stagger="5s"),
+            readiness=Readiness(startup_timeout="30m", initialization_timeout="20m"),
+            options={"max-num-seqs": 64},
+            environment={"NCCL_DEBUG": "WARN", "HF_TOKEN": Secret("HF_TOKEN")},
+        ),
+        inputs(GPU_IMAGE, placement=Placement(nodes=2, gpus_per_node=8)),
+    ),
+    "data-parallel": (
+        deployment(name="data", compute=_nodes(1), parallelism=Parallelism(data=4)),
+        inputs(GPU_IMAGE),
+    ),
+    "experts-over-nodes": (
+        deployment(
+            name="experts",
+            compute=_nodes(2),
+            parallelism=Parallelism(tensor=1, data=16, expert=16, data_parallel_attention=True),
+        ),
+        inputs(GPU_IMAGE),
+    ),
+    "cpu-two-nodes-tensor": (
+        deployment(
+            name="cpu-over-nodes", compute=Compute(nodes=2, cpus=2), parallelism=Parallelism(tensor=2, pipeline=1)
+        ),
         inputs(),
     ),
 }

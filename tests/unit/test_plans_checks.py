@@ -282,6 +282,48 @@ def test_memory_that_cannot_hold_the_engine_is_refused(inference: dict[str, Any]
     assert [problem.code for problem in refusals(deployment(**inference))] == [code]
 
 
+# -- how a refusal is made ---------------------------------------------------------------------------------------------
+
+
+def test_every_refusal_has_a_hint_and_shows_what_was_given() -> None:
+    problems = refusals(
+        Deployment(
+            name="wrong",
+            model=MODEL,
+            trainer=Trainer(backend="peft"),
+            inference=Inference(
+                engine="vllm",
+                compute=Compute(gpu="any", gpus=3),
+                parallelism=Parallelism(tensor=2, expert=3, context=2, expert_tensor=2),
+                scaling=Scaling(min_replicas=0, max_replicas=2, target_concurrency=3),
+                options={
+                    "max-num-seqs": True,
+                    "enforce-eager": "yes",
+                    "seed": "x",
+                    "dtype": "bfloat",
+                    "tensor-parallel-size": 2,
+                    "chat-template": "@{host}",
+                    "nonsense": 1,
+                },
+                extra_args=["loose", "--max-num-batched-tokens"],
+                environment={"MASTER_ADDR": "10.0.0.1", "A": "@{host}"},
+                image="vllm-cuda",
+            ),
+        ),
+        inputs(),
+    )
+    codes = {problem.code for problem in problems}
+    assert codes >= {
+        *("not-carried-out", "topology-misfit", "expert-misfit", "wrong-arity", "wrong-value", "managed-option"),
+        *("placeholder", "unknown-option", "loose-argument", "managed-variable", "input-mismatch"),
+    }
+    assert [problem.code for problem in problems if not problem.help] == []
+    valueless = {problem.where for problem in problems if problem.value is None}
+    assert valueless <= {"Deployment.inference.extra_args[1]"}
+    limited = {problem.code for problem in problems if problem.limit}
+    assert limited >= {"topology-misfit", "expert-misfit", "wrong-arity", "wrong-value", "input-mismatch"}
+
+
 # -- identity ----------------------------------------------------------------------------------------------------------
 
 

@@ -20,10 +20,7 @@ from tests.unit.plans_cases import CASES, GOLDENS, deployment, facts, inputs, pl
 def _text(case: str) -> str:
     generation = resolve(*CASES[case])
     role = plan(generation)
-    bound = [
-        bind(role, replica.index, facts(role, replica=replica.index, port_base=20000 + 32 * replica.index))
-        for replica in role.replicas
-    ]
+    bound = [bind(role, replica.index, facts(role, replica=replica.index)) for replica in role.replicas]
     document: dict[str, Any] = {
         "shown": plan_lines(generation),
         "generation": generation.model_dump(mode="json"),
