@@ -104,7 +104,7 @@ QWEN35_35B_A3B_FFT_64K = Deployment(
     trainer=_EXPERTS_TRAINER,
     inference=replace(
         _LARGE_SAMPLER,
-        parallelism=Parallelism(tensor=4, expert=4, data=4, data_parallel_attention=True),
+        parallelism=Parallelism(tensor=1, expert=4, data=4, data_parallel_attention=True),
     ),
 )
 

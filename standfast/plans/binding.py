@@ -7,6 +7,7 @@ from standfast.plans.records import PLACEHOLDER, RankPlan, RolePlan, digest_of
 from standfast.problems import Problem, ProblemsError
 
 _LAST_PORT = 65535
+_EXECUTABLE = "@{executable}"
 
 
 def bind(plan: RolePlan, replica: int, facts: BindFacts) -> BoundReplica:
@@ -24,9 +25,7 @@ def bind(plan: RolePlan, replica: int, facts: BindFacts) -> BoundReplica:
     placed = sorted(facts.ranks, key=lambda place: place.rank)
     of_the_head = _values(plan.head, placed[0], "head_")
     bound = tuple(_bind_rank(rank, place, facts, of_the_head) for rank, place in zip(plan.ranks, placed, strict=True))
-    digest = digest_of(
-        {"attempt": facts.attempt, "plan": plan.hash, "ranks": [rank.model_dump(mode="json") for rank in bound]}
-    )
+    digest = digest_of({"attempt": facts.attempt, "plan": plan.hash, "ranks": [vars(rank) for rank in bound]})
     return BoundReplica(attempt=facts.attempt, ranks=bound, digest=digest)
 
 
@@ -47,27 +46,29 @@ def _bind_rank(rank: RankPlan, place: RankFacts, facts: BindFacts, of_the_head: 
         **of_the_head,
         **_values(rank, place),
     }
-    argv: list[str] = []
-    for token in rank.argv:
-        if token == "@{executable}":
-            argv += facts.executable
-        else:
-            argv.append(_fill(token, values))
-    return BoundRank(
+
+    def fill(text: str) -> str:
+        # Most placeholders are a whole token, which needs no search.
+        whole = values.get(text[2:-1]) if text[0] == "@" and text[-1] == "}" else None
+        return whole if whole is not None else PLACEHOLDER.sub(lambda match: values[match[1]], text)
+
+    # Lists and not generators: this runs for each rank of each replica.
+    argv = [fill(token) if "@{" in token and token != _EXECUTABLE else token for token in rank.argv]
+    if _EXECUTABLE in argv:
+        argv = [part for token in argv for part in (facts.executable if token == _EXECUTABLE else (token,))]
+    environment = [
+        (binding.name, fill(value) if "@{" in value else value)
+        for binding in rank.environment
+        if (value := binding.value) is not None
+    ]
+    # The parts come out of records that were validated; whether anything was left to fill in, `BoundReplica` looks.
+    return BoundRank.model_construct(
         rank=rank.rank,
         argv=tuple(argv),
-        environment=tuple(
-            (binding.name, _fill(binding.value, values)) for binding in rank.environment if binding.value is not None
-        ),
-        secrets=tuple((binding.name, binding.secret) for binding in rank.environment if binding.secret is not None),
-        ports=tuple((name, place.port_base + offset) for name, offset in rank.claim.ports.offsets),
+        environment=tuple(environment),
+        secrets=tuple([(binding.name, binding.secret) for binding in rank.environment if binding.secret is not None]),
+        ports=tuple([(name, place.port_base + offset) for name, offset in rank.claim.ports.offsets]),
     )
-
-
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    if "@{" not in text:
-        return text
-    return PLACEHOLDER.sub(lambda match: values[match.group(1)], text)
 
 
 def _misfits(ranks: tuple[RankPlan, ...], facts: BindFacts) -> Iterator[Problem]:

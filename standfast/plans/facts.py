@@ -45,9 +45,10 @@ class BoundRank(Record):
 
     @model_validator(mode="after")
     def _nothing_is_left_to_fill_in(self) -> Self:
-        for text in (*self.argv, *(value for _, value in self.environment)):
-            if PLACEHOLDER.search(text) is not None:
-                raise ValueError(f"a placeholder was left in {text!r}")
+        # One text for all: this runs for each rank of each replica.
+        texts = "\n".join([*self.argv, *[value for _, value in self.environment]])
+        if "@{" in texts and (left := PLACEHOLDER.search(texts)) is not None:
+            raise ValueError(f"the placeholder {left.group()} was left")
         return self
 
 

@@ -186,10 +186,12 @@ def test_a_trainer_of_all_weights_states_its_optimizer_and_its_settings(name: st
 def test_a_sampler_states_its_figures(name: str) -> None:
     inference = inference_of(name)
     scaling, options, split = inference.scaling, inference.options, inference.parallelism
+    # The figures are in the engine's words, which counts the workers that share attention as tensor-parallel.
+    tensor = (split.tensor or 1) * (split.data or 1) if split.data_parallel_attention else split.tensor
     more: Any = options.get("schedule-policy" if lora(name) else "cpu-weight-cache-max-compile-group-gb")
     assert SAMPLING[name] == (
         f"{inference.compute.gpus}x{inference.compute.gpu}",
-        sizes(split.tensor, split.expert, split.data),
+        sizes(tensor, split.expert, split.data),
         f"{scaling.min_replicas}-{scaling.max_replicas}",
         scaling.target_concurrency,
         options["mem-fraction-static"],
@@ -197,7 +199,7 @@ def test_a_sampler_states_its_figures(name: str) -> None:
         sizes(options.get("max-loaded-loras"), options.get("max-loras-per-batch")),
         more,
     )
-    assert split.tensor == inference.compute.gpus
+    assert tensor == inference.compute.gpus
     assert split.data_parallel_attention == (name == "qwen35-35b-a3b-fft-64k")
     assert (inference.engine, inference.compute.cpus) == ("sglang", 8)
     assert memory_bytes(inference.compute.memory) == 32768 * 2**20

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from standfast.plans import bind, resolve
-from standfast.plans.facts import BindFacts, BoundRank, RankFacts
+from standfast.plans.facts import BindFacts, BoundRank, BoundReplica, RankFacts
 from standfast.plans.records import (
     BackendPlan,
     Claim,
@@ -115,6 +115,13 @@ def _rank(**changes: Any) -> RankPlan:
     return RankPlan(**{**fields, **changes})
 
 
+def _bound(**changes: Any) -> BoundReplica:
+    fields: dict[str, Any] = {"rank": 0, "argv": ("a",), "environment": (), "secrets": (), "ports": ()}
+    # As `bind` makes them, without looking at each part.
+    rank = BoundRank.model_construct(**{**fields, **changes})
+    return BoundReplica(attempt="a", ranks=(rank,), digest="0" * 64)
+
+
 def _replica(**changes: Any) -> ReplicaPlan:
     backend = BackendPlan(id="inference/0", port="http", served_name="a", health_path="/health")
     fields: dict[str, Any] = {
@@ -160,6 +167,9 @@ def _role_of(*ranks: RankPlan) -> RolePlan:
         lambda: RankFacts(rank=0, host="h", address="a", port_base=70000, gpu_ids=()),
         lambda: RankFacts(rank=0, host="h", address="a", port_base=1, gpu_ids=("0", "0")),
         lambda: BoundRank(rank=0, argv=("@{model_path}",), environment=(), secrets=(), ports=()),
+        lambda: _bound(argv=("@{model_path}",)),
+        lambda: _bound(environment=(("A", "x@{host}"),)),
+        lambda: _bound(rank=1),
     ],
 )
 def test_a_record_that_contradicts_itself_cannot_be_made(make: Any) -> None:
