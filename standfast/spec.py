@@ -151,8 +151,8 @@ class Compute:
 class Parallelism:
     """How a replica (or a trainer) divides the model over its GPUs.
 
-    ``None`` leaves a size to the resolver: tensor takes the GPUs of a node, pipeline the nodes, the others are 1; a
-    trainer's data size is what the other sizes leave of its GPUs.
+    ``None`` leaves a size to the resolver: tensor takes the GPUs of a node, pipeline the nodes (with data: those of one
+    copy), the others are 1; a trainer's data size is what the other sizes leave of its GPUs.
     """
 
     tensor: Positive | None = None

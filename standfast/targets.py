@@ -28,8 +28,8 @@ class LocalTarget:
 
     platform: Literal["local"] = "local"
     name: Name = "local"
-    nodes: Positive = 1
-    """Logical nodes that the host stands for; more than one serves to try gangs of several nodes."""
+    nodes: Positive | None = None
+    """Logical nodes that the host stands for, to try gangs of several nodes (``None``: as many as replicas span)."""
     gateway: _Url | None = None
     """The frontend's address (``None``: the embedded stack's)."""
 
@@ -106,8 +106,8 @@ def check(target: Target) -> tuple[Problem, ...]:
     if not isinstance(target, LocalTarget):
         problems.append(_later("platform", f"The platform {target.platform}", "Use --target local meanwhile."))
         return tuple(problems)
-    if target.nodes > 1:
-        problems.append(_later("nodes", f"A local target of {target.nodes} logical nodes", "Set nodes=1."))
+    if target.nodes is not None:
+        problems.append(_later("nodes", f"A local target of just {target.nodes} logical nodes", "Leave nodes out."))
     if target.gateway is not None:
         problems.append(_later("gateway", "A gateway outside the embedded stack", "Leave gateway out."))
     return tuple(problems)

@@ -158,11 +158,17 @@ def version(json: Json = False) -> None:
 
 
 @_verb(DEPLOYMENTS)
-def plan(file: File, names: Names = None, target: Target = "local", json: Json = False) -> None:
-    """Show what a deploy would run. Changes nothing and asks nobody."""
+def plan(
+    file: File,
+    names: Names = None,
+    target: Target = "local",
+    diff: Annotated[bool, typer.Option("--diff", help="Show what would change of what is serving instead.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what a deploy would run. Changes nothing, and asks nobody but, with --diff, the registry."""
     from standfast.cli.plan import plan as run
 
-    _end(run(file=file, names=tuple(names or ()), target=target, as_json=json))
+    _end(run(file=file, names=tuple(names or ()), target=target, diff=diff, as_json=json))
 
 
 @_verb(DEPLOYMENTS)

@@ -39,6 +39,7 @@ from standfast.stack.record import running_stack
 if TYPE_CHECKING:
     from temporalio.client import Client as TemporalClient
 
+    from standfast.client.preview import PlanComparison
     from standfast.registry import Registry, StoredDeployment, StoredGeneration
 
 QUERIES_AT_ONCE = 16
@@ -167,6 +168,19 @@ class Client:
             raise UserError(f"no deploy of {name} is running.", help=f"`standfast status {name}` shows where it is.")
         await handle.cancel()
         return handle
+
+    async def compare(self, deployment: Deployment, *, target: str = "local") -> "PlanComparison":
+        """What a deploy would change of what serves, field by field. Raises `ProblemsError`, `UnreachableError`."""
+        from standfast.client.preview import compare
+
+        # Without a stack nothing serves, whatever a registry file says.
+        _ = self.endpoint
+        registry = await self.registry()
+        known = await registry.get_deployment(deployment.name)
+        current = known.current_generation if known is not None else None
+        stored = await registry.get_generation(current) if current is not None else None
+        serving = stored.record if stored is not None else None
+        return compare(deployment, serving, target=target, home=self.home)
 
     async def status(self, name: str | None = None, *, retired: bool = False) -> tuple[DeploymentStatus, ...]:
         """Where every standing deployment is, or one by name (a retired one too). Raises `NoSuchDeploymentError`."""

@@ -1,13 +1,13 @@
-"""What a deploy would run, worked out here and now: nothing is asked of Temporal, the registry or a hub, nothing is
-written.
-"""
+"""What a deploy would run, worked out here and now: nothing is asked of Temporal or a hub, nothing is written."""
 
 from typing import Any
 
 from standfast.home import Home
 from standfast.images.recipes import choose
 from standfast.images.store import ImageStore, image_digest
-from standfast.plans import check, resolution_inputs, resolve
+from standfast.plans import check, difference, resolution_inputs, resolve
+from standfast.plans.diff import GenerationDiff, settings_difference
+from standfast.plans.identity import read_settings
 from standfast.plans.records import Digest, Generation, PinnedModel, Record
 from standfast.plans.render import plan_document, plan_lines
 from standfast.problems import ProblemsError
@@ -44,8 +44,29 @@ class PlanPreview(Record):
         return plan_lines(self.generation) if self.generation is not None else ()
 
 
-def preview(deployment: Deployment, *, target: str = "local", home: Home | None = None) -> PlanPreview:
-    """Plan a deployment as far as this machine knows. Raises `ProblemsError` with every problem that can be found."""
+class PlanComparison(Record):
+    """A preview, and what it would change of what is serving."""
+
+    preview: PlanPreview
+    difference: GenerationDiff
+
+    def document(self) -> dict[str, Any]:
+        """The preview and the difference as JSON values."""
+        found = self.difference
+        apps = [{**app.model_dump(mode="json"), "reused": app.reused} for app in found.worker_apps]
+        return {
+            **self.preview.document(),
+            "diff": {**found.model_dump(mode="json"), "identical": found.identical, "worker_apps": apps},
+        }
+
+
+def preview(
+    deployment: Deployment, *, target: str = "local", home: Home | None = None, serving: Generation | None = None
+) -> PlanPreview:
+    """Plan a deployment as far as this machine knows. Raises `ProblemsError` with every problem that can be found.
+
+    Weights that only a deploy can pin are taken to be those of ``serving``, if it has the same source.
+    """
     problems = check(deployment)
     if problems:
         raise ProblemsError(problems)
@@ -54,7 +75,7 @@ def preview(deployment: Deployment, *, target: str = "local", home: Home | None 
     image = choose(inference.image, inference.engine, gpu=inference.compute.gpus > 0)
     digest = image_digest(image)
     built = ImageStore((home or Home.default()).images).read(digest)
-    model, notes = _provisional(deployment)
+    model, notes = _pinned_before(deployment, serving) or _provisional(deployment)
     generation = None
     if built is None:
         notes = (
@@ -73,6 +94,31 @@ def preview(deployment: Deployment, *, target: str = "local", home: Home | None 
         generation=generation,
         notes=notes,
     )
+
+
+def compare(
+    deployment: Deployment, serving: Generation | None, *, target: str = "local", home: Home | None = None
+) -> PlanComparison:
+    """Plan a deployment and hold it against what serves; the settings alone while the image is not built. Raises
+    `ProblemsError`.
+    """
+    planned = preview(deployment, target=target, home=home, serving=serving)
+    if planned.generation is None:
+        return PlanComparison(preview=planned, difference=settings_difference(serving, deployment))
+    return PlanComparison(preview=planned, difference=difference(serving, planned.generation))
+
+
+def _pinned_before(deployment: Deployment, serving: Generation | None) -> tuple[PinnedModel, tuple[str, ...]] | None:
+    """The pinned model of what serves, when a deploy of the same source would most likely pin the same."""
+    if serving is None or serving.inference is None:
+        return None
+    _, notes = _provisional(deployment)
+    source = deployment.model.resolved_source
+    if not notes or read_settings(serving.settings).model.resolved_source != source:
+        return None
+    model = serving.inference.model.model_copy(update={"id": deployment.model.id})
+    what = f"The files in {source.path}" if isinstance(source, DirectorySource) else "The weights"
+    return model, (f"{what} are taken to be those of {serving.id} ({model.revision[:12]}); a deploy looks again.",)
 
 
 def _provisional(deployment: Deployment) -> tuple[PinnedModel, tuple[str, ...]]:

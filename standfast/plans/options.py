@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from standfast.plans.records import OptionSpec
 
 _NEGATIVE_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
+_ASSIGNMENT = re.compile(r"[a-z_][a-z0-9_]*:?=")
 #: ``-O3`` is understood by an engine that has this option, although no flag ``-O`` is declared.
 _LEVEL = "--optimization-level"
 
@@ -118,6 +119,15 @@ class OptionList:
         if _NEGATIVE_NUMBER.match(token):
             return True
         return " " in token and not self.find(token)
+
+
+def begins_option(token: str) -> bool:
+    """Whether a token of a command begins an option rather than being a value: a flag, or ``name=text`` or
+    ``name:=json`` as commands without flags have them.
+    """
+    if token.startswith("-"):
+        return len(token) > 1 and not token[1].isdigit()
+    return _ASSIGNMENT.match(token) is not None
 
 
 def canonical(flag: str) -> str:
