@@ -6,10 +6,11 @@ from temporalio.exceptions import ApplicationError
 from activities.context import Services, failed, misused, progress, role_plan
 from standfast import contracts as c
 from standfast.plans import bind
-from standfast.plans.facts import BindFacts, RankFacts
+from standfast.plans.facts import BindFacts, BoundReplica, RankFacts
+from standfast.plans.records import RolePlan
 from standfast.platforms.base import AttemptConflictError, Launch, LaunchError, StopUnconfirmedError
 from standfast.platforms.leasing import LeaseRequest, release, reserve
-from standfast.problems import UserError
+from standfast.problems import ProblemsError, UserError
 from standfast.registry import CapacityError, StoredAttempt, backend_id
 
 
@@ -96,9 +97,9 @@ class AttemptActivities:
                     help="Deploy the config again: it is built or fetched anew.",
                 )
             )
-        bound = bind(
+        bound = _bound(
             plan,
-            ref.replica,
+            ref,
             BindFacts(
                 attempt=ref.attempt,
                 model_path=str(model),
@@ -147,6 +148,23 @@ class AttemptActivities:
         services = self._services
         await end_attempt(services, end)
         return c.Nothing()
+
+
+def _bound(plan: RolePlan, ref: c.AttemptRef, facts: BindFacts) -> BoundReplica:
+    try:
+        return bind(plan, ref.replica, facts)
+    except ProblemsError as error:
+        raise failed(
+            c.Failure(
+                kind="permanent",
+                code="placement-misfit",
+                message="The attempt was placed otherwise than its plan asks: "
+                + " ".join(problem.message for problem in error.problems),
+                help="This is a fault of the platform; deploying again places anew.",
+                evidence=tuple(problem.render() for problem in error.problems),
+                attempt=ref.attempt,
+            )
+        ) from None
 
 
 async def end_attempt(services: Services, end: c.EndAttempt) -> None:
