@@ -137,11 +137,15 @@ async def prove_stop(ask: Callable[[str | None], Awaitable[Answer]], reference: 
     return answer, *judge_stop(answer, stop)
 
 
+_WORD = re.compile(r"[^\s\x00-\x1f\x7f\ufffd]+")
+"""Characters that an engine is sure of: neither control characters nor what stands for bytes that are no text."""
+
+
 def choose_stop(text: str) -> str | None:
     """A piece of a greedy answer at which a second, equal answer must stop: its second word, so that the second answer
     is short, or else the last letter of its only word.
     """
-    words = text.split()
+    words = _WORD.findall(text)
     if not words:
         return None
     return words[1] if len(words) > 1 else words[0][-1]

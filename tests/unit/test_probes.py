@@ -28,6 +28,11 @@ def test_the_stop_lies_inside_the_answer() -> None:
     assert choose_stop("The capital is Paris.") == "capital"
     assert choose_stop("Paris") == "s"
     assert choose_stop("   ") is None
+    assert choose_stop("\ufffd\x00") is None
+
+
+def test_the_stop_is_made_of_characters_that_are_text() -> None:
+    assert choose_stop("wori][\ufffdR'\ufffd\x00") == "R'"
 
 
 class Model:
