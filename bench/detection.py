@@ -29,8 +29,9 @@ from standfast.platforms.local import LocalPlatform
 from standfast.registry import Registry
 from standfast.spec import RetryBudget
 from tests.scripted_engine import build_wheel, scripted_image
+from tests.support.ports import free_port
 from tests.support.scripted_deployments import scripted
-from tests.support.stack import TestStack, free_port, until
+from tests.support.stack import TestStack, until
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 1}
 

@@ -25,8 +25,9 @@ from standfast.images.store import ImageStore
 from standfast.registry import Registry
 from standfast.spec import Scaling
 from tests.scripted_engine import build_wheel, scripted_image
+from tests.support.ports import free_port
 from tests.support.scripted_deployments import scripted
-from tests.support.stack import TestStack, free_port, until
+from tests.support.stack import TestStack, until
 
 
 async def share(pid: int, seconds: float) -> float:

@@ -3,21 +3,46 @@ connections.
 """
 
 import errno
+import os
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
+
+from standfast.problems import UserError
 
 #: Ports per slot, as the registry hands them out; spans are aligned to it, so that two leases never overlap in part.
 SPAN = 32
 FIRST_BASE = 20000
 LAST_BASE = 29952
+#: The ports that replicas may use, such as ``20000-24999``, where they are not all of those above.
+RANGE_VARIABLE = "STANDFAST_ENGINE_PORTS"
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 #: The answers of the kernel that mean "somebody has it"; others mean that IPv6 is switched off.
 _IN_USE = (errno.EADDRINUSE, errno.EACCES)
 _log = structlog.get_logger(__name__)
+
+
+def engine_ports(environment: Mapping[str, str] | None = None) -> range:
+    """The ports that replicas of this host may use: those of ``STANDFAST_ENGINE_PORTS`` in ``environment`` (default:
+    the process's own), else all from `FIRST_BASE` on. Raises `UserError` for a range that holds no whole span.
+    """
+    every = range(FIRST_BASE, LAST_BASE + SPAN)
+    text = (os.environ if environment is None else environment).get(RANGE_VARIABLE, "").strip()
+    if not text:
+        return every
+    words = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    chosen = range(int(words[1]), int(words[2]) + 1) if words else range(0)
+    if not any(base >= chosen.start and base + SPAN <= chosen.stop for base in every[::SPAN]):
+        raise UserError(
+            f"{RANGE_VARIABLE}={text} holds no span of {SPAN} ports.",
+            help=f"Write first-last within {every.start}-{every.stop - 1}, such as {every.start}-{every.start + 999}; "
+            f"spans begin at {FIRST_BASE} and every {SPAN} ports from there.",
+        )
+    return chosen
 
 
 def span_bases(ephemeral_low: int | None = None) -> tuple[int, ...]:
@@ -62,8 +87,13 @@ def span_is_free(base: int, count: int = SPAN) -> bool:
 
 
 def span_filter(ephemeral_low: int | None = None) -> Callable[[int, int], bool]:
-    """Decides whether a span may be handed out: all of it free, and below the ephemeral range if possible."""
-    allowed = frozenset(span_bases(ephemeral_low))
+    """Decides whether a span may be handed out: all of it free, within `engine_ports`, and below the ephemeral range if
+    possible.
+    """
+    chosen = engine_ports()
+    allowed = frozenset(
+        base for base in span_bases(ephemeral_low) if base >= chosen.start and base + SPAN <= chosen.stop
+    )
 
     def usable(base: int, count: int) -> bool:
         slots = range(base - (base - FIRST_BASE) % SPAN, base + count, SPAN)

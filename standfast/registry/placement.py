@@ -158,7 +158,7 @@ def _place_ports(
             shortages.append(
                 _Shortage(
                     kind="ports",
-                    text=f"asked for {count} consecutive ports, no such span free in {PORTS_FROM}-{PORTS_TO - 1}",
+                    text=f"asked for {count} consecutive ports, no such span is free",
                     never=slots > SLOTS,
                 )
             )

@@ -13,8 +13,9 @@ from standfast.images.store import ImageStore
 from standfast.registry import Registry
 from standfast.spec import Image
 from tests.scripted_engine import build_wheel, scripted_image
+from tests.support.ports import free_port
 from tests.support.scripted_deployments import Scripted, scripted
-from tests.support.stack import TestStack, free_port
+from tests.support.stack import TestStack
 
 
 @pytest.fixture(scope="session")

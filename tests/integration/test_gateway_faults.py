@@ -22,14 +22,13 @@ from tests.support.gateway import (
     routes_to,
     until,
 )
+from tests.support.ports import free_port
 from workers.gateway.settings import Settings
 
 
 def a_dead_url() -> str:
     """A port that refuses connections."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])

@@ -25,6 +25,7 @@ from standfast.platforms.local import LocalPlatform
 from standfast.platforms.stopping import Stop
 from standfast.platforms.watching import find_fault, standing_set
 from tests.integration.launcher_kit import FAMILY, STUBBORN, Rank, alive, cleared, marked, python
+from tests.support.ports import free_port
 
 #: Listens on the port in its first argument until it is told to end.
 LISTENER = """
@@ -80,11 +81,6 @@ async def launched(
     await platform.launch(Launch(attempt=attempt, ranks=tuple(range(len(argvs))), ports=ports))
     await platform.start(attempt, commands(attempt, *argvs), stop_grace_s=5.0)
     return await observed(platform, attempt, lambda seen: all(rank.processes for rank in seen.ranks))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def test_an_attempt_is_launched_started_observed_and_stopped(platform: LocalPlatform, attempt: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from standfast.home import Home
 from standfast.stack.record import PartRecord, is_running, read_record, running_stack
-from tests.support.command_line import ANY_PORTS, CommandLine
+from tests.support.command_line import CommandLine
+from tests.support.ports import any_ports
 from tests.support.stack import until
 
 PARTS = ("temporal", "worker", "gateway")
@@ -95,7 +96,7 @@ async def test_a_killed_part_comes_back_where_it_was(shared: CommandLine, name: 
 async def test_an_explicit_port_that_is_busy_is_refused_and_leaves_nothing(own: CommandLine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        ran = await own.run("up", "--detach", "--json", *ANY_PORTS[2:], "--port", port)
+        ran = await own.run("up", "--detach", "--json", *any_ports()[2:], "--port", port)
     assert ran.code == 2
     assert f"--port {port}: another process listens" in ran.document["error"]
     assert not is_running(own.home)
@@ -105,7 +106,7 @@ async def test_a_package_that_hides_ours_is_refused(own: CommandLine, tmp_path: 
     (tmp_path / "other" / "workers").mkdir(parents=True)
     (tmp_path / "other" / "workers" / "__init__.py").touch()
     shadowed = CommandLine(own.home, {"PYTHONPATH": str(tmp_path / "other")})
-    ran = await shadowed.run("up", "--detach", "--json", *ANY_PORTS)
+    ran = await shadowed.run("up", "--detach", "--json", *any_ports())
     assert ran.code == 2
     assert "Another package named 'workers' hides" in ran.document["error"]
 
@@ -126,7 +127,7 @@ async def test_with_temporal_address_that_temporal_is_used_and_none_is_started(
 
 
 async def test_ctrl_c_in_the_foreground_stops_the_stack_in_order(own: CommandLine) -> None:
-    process = await own.start("up", "--json", *ANY_PORTS)
+    process = await own.start("up", "--json", *any_ports())
     assert process.stdout is not None
     states: list[dict[str, Any]] = []
     async for line in process.stdout:

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from standfast.home import Home
+from standfast.platforms.ports import RANGE_VARIABLE
 from standfast.spec import Deployment
-
-ANY_PORTS = ("--port", "0", "--temporal-port", "0", "--ui-port", "0")
+from tests.support.ports import any_ports, engine_ports
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,12 @@ class CommandLine:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**inherited, "STANDFAST_HOME": str(self.home.root), **self.environment},
+            env={
+                **inherited,
+                "STANDFAST_HOME": str(self.home.root),
+                RANGE_VARIABLE: engine_ports(),
+                **self.environment,
+            },
         )
 
     async def run(self, *arguments: str, within_s: float = 120.0) -> Ran:
@@ -66,7 +71,7 @@ class CommandLine:
 
     async def up(self, *arguments: str) -> dict[str, Any]:
         """Start the stack in the background on free ports; its record."""
-        ran = await self.run("up", "--detach", "--json", *ANY_PORTS, *arguments)
+        ran = await self.run("up", "--detach", "--json", *any_ports(), *arguments)
         assert ran.code == 0, ran.out + ran.err
         record: dict[str, Any] = ran.document
         return record

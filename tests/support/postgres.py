@@ -7,7 +7,6 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+
+from tests.support.ports import free_port
 
 _START_DEADLINE_S = 60.0
 _PR_SET_PDEATHSIG = 1
@@ -74,7 +75,7 @@ def _unprivileged() -> dict[str, Any]:
 @contextmanager
 def _running(programs: Path, data: Path, log: Path) -> Iterator[str]:
     for _try in range(3):
-        port = _free_port()
+        port = free_port()
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(port),
@@ -120,9 +121,3 @@ def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:
         else:
             return True
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -5,7 +5,6 @@ killed.
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,13 +21,6 @@ from standfast.home import Home
 from standfast.registry import Registry
 
 _T = TypeVar("_T")
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def until(

@@ -11,13 +11,17 @@ import pytest
 from standfast.platforms.inventory import Gpu, read_inventory, visible_gpus
 from standfast.platforms.ports import (
     FIRST_BASE,
+    RANGE_VARIABLE,
     SPAN,
+    engine_ports,
     is_free,
     read_ephemeral_low,
     span_bases,
     span_filter,
     span_is_free,
 )
+from standfast.problems import UserError
+from tests.support.ports import free_port
 
 GPUS = tuple(
     Gpu(index=index, uuid=f"GPU-{index}abc", name=name, memory_bytes=80 << 30)
@@ -119,19 +123,17 @@ def test_gpus_hidden_from_cuda_are_not_there() -> None:
 def test_a_port_with_a_listener_is_not_free_whatever_its_address() -> None:
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::1")):
         try:
-            server = socket.create_server((address, 0), family=family)
+            server = socket.create_server((address, port := free_port()), family=family)
         except OSError:
             continue
         with server:
-            port = server.getsockname()[1]
             assert not is_free(port)
             assert not span_is_free(port, 1)
         assert is_free(port)
 
 
 def test_a_port_that_was_just_used_is_free() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    with socket.create_server(("127.0.0.1", port := free_port())) as server:
         client = socket.create_connection(("127.0.0.1", port))
         accepted, _ = server.accept()
         # The side that closes first keeps the port in TIME_WAIT.
@@ -161,15 +163,38 @@ def test_the_lowest_ephemeral_port_is_read_from_the_kernel(tmp_path: Path) -> No
 
 
 def test_a_span_is_handed_out_only_below_the_ephemeral_range_and_when_free() -> None:
-    usable = span_filter(20100)
-    free = next(base for base in span_bases(20100) if span_is_free(base))
+    own = engine_ports()
+    usable = span_filter(own.start + 100)
+    free = next(base for base in range(own.start, own.start + 65, SPAN) if span_is_free(base))
 
     assert usable(free, SPAN)
-    assert not usable(20096, 1)
-    assert not usable(20064, SPAN + 1)
+    assert not usable(own.start + 96, 1)
+    assert not usable(own.start + 64, SPAN + 1)
     with socket.create_server(("127.0.0.1", free + 5)):
         assert not usable(free, 6)
         assert usable(free, 5)
+
+
+def test_a_host_may_be_given_other_ports_for_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = engine_ports().start
+    monkeypatch.setenv(RANGE_VARIABLE, f"{first + 1}-{first + 3 * SPAN}")
+    usable = span_filter(32768)
+
+    assert [base for base in range(first, first + 4 * SPAN, SPAN) if usable(base, 1)] == [
+        first + SPAN,
+        first + 2 * SPAN,
+    ]
+    assert not usable(first + SPAN, 2 * SPAN + 1)
+    assert engine_ports({}) == range(FIRST_BASE, 29984)
+
+
+@pytest.mark.parametrize(
+    "text", ["20000", "20000-20030", "20001-20062", "30000-31000", "21000-20000", "a-b", "-1-30000"]
+)
+def test_a_range_without_a_whole_span_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=f"{RANGE_VARIABLE}={text} holds no span") as refusal:
+        engine_ports({RANGE_VARIABLE: text})
+    assert "such as 20000-20999" in refusal.value.help
 
 
 @pytest.mark.parametrize("port", [0, 70000, -1])

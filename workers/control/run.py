@@ -22,6 +22,8 @@ from standfast.home import Home
 from standfast.images.store import ImageStore
 from standfast.platforms.inventory import read_inventory
 from standfast.platforms.local import LocalPlatform
+from standfast.platforms.ports import engine_ports
+from standfast.problems import UserError
 from standfast.registry import Registry
 from standfast.weights import WeightsStore
 
@@ -47,7 +49,12 @@ async def _serve(stop_signals: Sequence[signal.Signals]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals)
 
     home = Home.default()
-    inventory = await asyncio.to_thread(read_inventory)
+    try:
+        inventory = await asyncio.to_thread(read_inventory)
+        engine_ports()
+    except (UserError, ValueError) as error:
+        _log.error("a setting of this host is wrong", error=str(error), help=getattr(error, "help", ""))
+        return 2
     config = ClientConfig.load_client_connect_config()
     try:
         client = await Client.connect(
