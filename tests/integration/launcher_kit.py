@@ -43,7 +43,7 @@ time.sleep(600)
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], what: str, within: float = 20.0) -> T:
+def eventually(look: Callable[[], T], what: str, within: float = 60.0) -> T:
     """What ``look`` returns as soon as that is true; fails after ``within`` seconds."""
     deadline = time.monotonic() + within
     while True:
@@ -94,7 +94,7 @@ class Rank:
         """Start a detached launcher; returns when its first process has."""
         environment = {name: os.environ[name] for name in BASE if name in os.environ} | (secrets or {})
         command = [*LAUNCHER, str(self.root), "--rank", str(self.rank), "--host", "kit", "--detach", *options]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     def bind(self, argv: Sequence[str], **changes: Any) -> None:
         """Write the command."""
@@ -141,7 +141,7 @@ class Rank:
             # Not written yet, or just being rotated.
             return ""
 
-    def wait_for_phase(self, phase: str, within: float = 20.0) -> dict[str, Any]:
+    def wait_for_phase(self, phase: str, within: float = 60.0) -> dict[str, Any]:
         """The first state in ``phase``."""
         return eventually(lambda: (s := self.state()).get("phase") == phase and s, f"phase {phase}", within) or {}
 

@@ -148,7 +148,7 @@ async def test_a_permanent_failure_ends_with_the_engines_own_words(
 async def test_a_deploy_can_be_left_joined_and_cancelled(
     cli: CommandLine, engine: Callable[..., Scripted], tmp_path: Path
 ) -> None:
-    model = engine("slow", behaviour={"startup_s": 120.0})
+    model = engine("slow", behaviour={"startup_gate": str(tmp_path / "never")})
     config = str(write_config(tmp_path / "slow.py", model.deployment))
     accepted = await cli.run("deploy", config, "--no-wait", "--json")
     assert accepted.code == 0
@@ -290,13 +290,18 @@ async def test_quickstart_asks_the_model_and_shows_how_to_call_it(
     assert f'OpenAI(base_url="{stack.gateway}/v1", api_key="{key}")' in ran.out
     assert f"{stack.temporal.ui}/namespaces/default/workflows/deploy%2Fhello/" in ran.out
 
-    model.script.update(startup_s=10.0)
+    model.script.update(startup_gate=str(tmp_path / "go"))
     os.kill(model.script.starts()[0].pid, signal.SIGKILL)
     await until_phase(cli, "hello", "recovering")
-    again = await cli.run("quickstart", str(tmp_path / "hello.py"))
-    assert again.code == 0, again.out + again.err
-    assert "the model is coming back up" in again.err
-    assert "Paris" in again.out
+    again = await cli.start("quickstart", str(tmp_path / "hello.py"))
+    assert again.stderr is not None
+    async with asyncio.timeout(60):
+        while b"the model is coming back up" not in (line := await again.stderr.readline()):
+            assert line
+    (tmp_path / "go").touch()
+    out, err = await again.communicate()
+    assert again.returncode == 0, out + err
+    assert b"Paris" in out
     await cli.run("deprecate", "hello")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from standfast.client.errors import OperationFailedError
 from standfast.problems import ProblemsError
-from standfast.spec import Compute, DirectorySource, Model, RetryBudget
+from standfast.spec import Compute, DirectorySource, Model, Readiness, RetryBudget
 from tests.support.scripted_deployments import Scripted
 from tests.support.stack import TestStack, until
 
@@ -128,7 +128,8 @@ async def test_a_retry_refills_a_spent_budget_at_once(stack: TestStack, engine: 
 async def test_a_healthy_engine_that_cannot_generate_never_gets_traffic(
     stack: TestStack, engine: Callable[..., Scripted], how: str
 ) -> None:
-    model = engine(behaviour={"healthy_but_silent": how})
+    readiness = Readiness(startup_timeout="3m", initialization_timeout="2m", generation_timeout="3s")
+    model = engine(behaviour={"healthy_but_silent": how}, readiness=readiness)
     async with stack.client() as client, stack.http() as http:
         handle = await client.deploy(model.deployment, wait=False)
         registry = await client.registry()
@@ -155,8 +156,10 @@ async def test_another_process_on_the_port_is_noticed(stack: TestStack, engine: 
         assert first.failure is not None and first.failure["code"] == "wrong-process"
 
 
-async def test_a_cancelled_deploy_leaves_nothing_behind(stack: TestStack, engine: Callable[..., Scripted]) -> None:
-    model = engine(behaviour={"startup_s": 60.0})
+async def test_a_cancelled_deploy_leaves_nothing_behind(
+    stack: TestStack, engine: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    model = engine(behaviour={"startup_gate": str(tmp_path / "never")})
     async with stack.client() as client:
         handle = await client.deploy(model.deployment, wait=False)
 

@@ -62,8 +62,11 @@ async def test_the_command_serves_follows_the_registry_and_ends_in_order(tmp_pat
             headers = {"Authorization": f"Bearer {key}"}
             answer = await http.post(f"{base}/v1/completions?token=secret", content=a_body("qwen"), headers=headers)
             assert (answer.status_code, answer.json()) == (200, {"ok": True})
-            assert (await http.get(f"{base}/healthz")).status_code == 200
 
+            async def healthy() -> bool:
+                return (await http.get(f"{base}/healthz")).status_code == 200
+
+            await until(healthy)
             new_key = (await registry.create_api_key("another"))[1]
             models = await http.get(f"{base}/v1/models", headers={"Authorization": f"Bearer {new_key}"})
             assert [model["id"] for model in models.json()["data"]] == ["qwen"]

@@ -1,8 +1,11 @@
 """The gateway follows the registry, reports what it has in flight, and ends in order."""
 
 import asyncio
+import dataclasses
 
 from tests.support.gateway import (
+    PATIENCE_S,
+    QUICK,
     Client,
     Engine,
     EngineConnection,
@@ -88,7 +91,8 @@ async def test_beats_come_without_news_too() -> None:
 
 @on_uvloop
 async def test_an_outage_of_the_registry_leaves_the_routes_as_they_were() -> None:
-    async with Engine() as engine, a_gateway(routes_to(engine)) as gateway, Client.of(gateway) as client:
+    settings = dataclasses.replace(QUICK, stale_s=0.3)
+    async with Engine() as engine, a_gateway(routes_to(engine), settings) as gateway, Client.of(gateway) as client:
         routes: MemoryRoutes = gateway.source  # type: ignore[assignment]
         routes.down = True
         health = a_request(method="GET", path="/healthz", key=None)
@@ -136,7 +140,7 @@ async def test_draining_lets_open_requests_end_and_takes_no_new_ones() -> None:
             await half.send(a_request()[:-5])
             await busy.send(a_request())
             await busy.head()
-            draining = asyncio.create_task(gateway.drain(15.0))
+            draining = asyncio.create_task(gateway.drain(PATIENCE_S))
             assert await idle.closed() == b""
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port_of(gateway))

@@ -122,7 +122,7 @@ def test_a_process_without_session_or_parent_is_found_by_its_environment(rank: R
     rank.request_stop()
     state = rank.wait_for_phase("ended")
 
-    assert stray.wait(timeout=10) in (-signal.SIGTERM, -signal.SIGKILL)
+    assert stray.wait(timeout=60) in (-signal.SIGTERM, -signal.SIGKILL)
     assert state["exit"]["reason"] == "stopped"
 
 

@@ -145,7 +145,7 @@ async def test_going_back_to_a_generation_that_still_drains_keeps_it(
     model = engine()
     async with stack.client() as client, stack.http() as http:
         first = await client.deploy(model.deployment)
-        model.script.update(tokens_per_second=5.0, answer_tokens=400)
+        model.script.update(tokens_per_second=1.0, answer_tokens=400)
         body: dict[str, Any] = {"model": "m", "prompt": "hello", "max_tokens": 400, "stream": True}
         async with http.stream("POST", "/v1/completions", json=body) as open_answer:
             assert open_answer.status_code == 200
@@ -169,7 +169,7 @@ async def test_a_deploy_during_the_retirement_of_its_deployment_waits_for_the_en
     model = engine()
     async with stack.client() as client, stack.http() as http:
         await client.deploy(model.deployment)
-        model.script.update(tokens_per_second=5.0, answer_tokens=400)
+        model.script.update(tokens_per_second=1.0, answer_tokens=400)
         body: dict[str, Any] = {"model": "m", "prompt": "hello", "max_tokens": 400, "stream": True}
         async with http.stream("POST", "/v1/completions", json=body) as open_answer:
             assert open_answer.status_code == 200

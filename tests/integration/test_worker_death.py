@@ -112,8 +112,8 @@ async def test_while_it_builds_the_image(
         await finishes(bare_stack, handle, model)
 
 
-async def test_while_it_launches(bare_stack: TestStack, engine: Callable[..., Scripted]) -> None:
-    model = engine(behaviour={"startup_s": 2.0})
+async def test_while_it_launches(bare_stack: TestStack, engine: Callable[..., Scripted], tmp_path: Path) -> None:
+    model = engine(behaviour={"startup_gate": str(tmp_path / "go")})
     async with bare_stack.client() as client:
         handle = await client.deploy(model.deployment, wait=False)
         await bare_stack.start_worker()
@@ -123,19 +123,22 @@ async def test_while_it_launches(bare_stack: TestStack, engine: Callable[..., Sc
 
         await until(engine_started, within_s=60, every_s=0.005, what="the engine's first process")
         await bare_stack.kill("worker")
+        (tmp_path / "go").touch()
         await finishes(bare_stack, handle, model)
 
 
-async def test_while_it_awaits_readiness(bare_stack: TestStack, engine: Callable[..., Scripted]) -> None:
-    model = engine(behaviour={"startup_s": 8.0})
+async def test_while_it_awaits_readiness(
+    bare_stack: TestStack, engine: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    model = engine(behaviour={"startup_gate": str(tmp_path / "go")})
     async with bare_stack.client() as client:
         async with dying_worker(bare_stack, client, model, "await_ready", of_replica=True) as handle:
-            pass
+            (tmp_path / "go").touch()
         await finishes(bare_stack, handle, model)
 
 
 async def test_while_it_validates(bare_stack: TestStack, engine: Callable[..., Scripted]) -> None:
-    model = engine(behaviour={"first_token_s": 1.0})
+    model = engine(behaviour={"held_prompts": "France"})
     async with bare_stack.client() as client:
         handle = await client.deploy(model.deployment, wait=False)
         await bare_stack.start_worker()
@@ -149,6 +152,7 @@ async def test_while_it_validates(bare_stack: TestStack, engine: Callable[..., S
 
         await until(validates, within_s=60, every_s=0.02, what="a worker that validates")
         await bare_stack.kill("worker")
+        model.script.update(held_prompts=None)
         await finishes(bare_stack, handle, model)
 
 

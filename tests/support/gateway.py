@@ -117,7 +117,16 @@ class MemoryRoutes:
         self.forgotten.append(id)
 
 
-QUICK = Settings(poll_s=0.01, beat_s=0.2, keys_s=0.05, stale_s=0.3, connect_timeout_s=1.0, linger_s=0.5)
+QUICK = Settings(
+    poll_s=0.01,
+    beat_s=0.2,
+    keys_s=0.05,
+    stale_s=PATIENCE_S,
+    connect_timeout_s=PATIENCE_S,
+    linger_s=PATIENCE_S,
+    upstream_idle_s=PATIENCE_S,
+)
+"""Does at once what it does now and then, and gives up on nothing before the test does."""
 
 
 @asynccontextmanager

@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._write(content[:half])
         if name in self.hub.gates:
             self.hub.half_way[name].set()
-            self.hub.gates[name].wait(60)
+            self.hub.gates[name].wait(600)
         self._write(content[half:])
 
     def _json(self, content: object) -> None:

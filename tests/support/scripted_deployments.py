@@ -20,7 +20,8 @@ from standfast.spec import (
 )
 from tests.scripted_engine import Script
 
-_READINESS = Readiness(startup_timeout="30s", initialization_timeout="20s", generation_timeout="3s")
+_READINESS = Readiness(startup_timeout="3m", initialization_timeout="2m", generation_timeout="1m")
+"""Never reached when all is well, however busy the machine is."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ def scripted(
         "compute": Compute(cpus=1, memory="3GiB"),
         "options": {"enforce-eager": True},
         "environment": {**script.environment, "SCRIPTED_ENGINE_HOME": str(home), **(environment or {})},
-        "readiness": readiness
-        or Readiness(startup_timeout="30s", initialization_timeout="20s", generation_timeout="3s"),
+        "readiness": readiness or _READINESS,
         "launch": Launch(stop_grace="2s"),
         **inference,
     }
@@ -72,6 +72,6 @@ def scripted(
         model=Model(id=f"scripted/{name}", source=DirectorySource(path=str(weights))),
         inference=Inference(**role),
         retry=retry or RetryBudget(attempts=5, window="10m", initial_backoff="200ms", max_backoff="1s"),
-        validation=Validation(expect="Paris", timeout="10s"),
+        validation=Validation(expect="Paris", timeout="1m"),
     )
     return Scripted(deployment=deployment, script=script)

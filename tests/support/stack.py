@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 async def until(
     look: Callable[[], Awaitable[_T | None]],
     *,
-    within_s: float = 30.0,
+    within_s: float = 60.0,
     every_s: float = 0.05,
     what: str = "the condition",
 ) -> _T:

@@ -51,10 +51,10 @@ async def test_a_child_that_inherited_the_lock_keeps_it(tmp_path: Path) -> None:
             sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE, pass_fds=(descriptor,)
         )
     waiting = asyncio.create_task(_enter(tmp_path / "lock", waits))
-    await asyncio.wait_for(waits.wait(), 20)
+    await asyncio.wait_for(waits.wait(), 60)
     assert not waiting.done()
     await child.communicate(b"\n")
-    await asyncio.wait_for(waiting, 20)
+    await asyncio.wait_for(waiting, 60)
 
 
 async def _enter(path: Path, waits: asyncio.Event) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from activities.health import Complaint, Health, is_healthy
+from tests.support.ports import free_port
 
 SILENT = Complaint(text="/health: no answer in time", silent=True)
 REFUSED = Complaint(text="/health: HTTP 503")
@@ -96,6 +97,5 @@ async def test_silence_is_told_from_a_no() -> None:
 
 
 async def test_a_closed_port_is_a_no() -> None:
-    async with engine(silent) as url:
-        pass
+    url = f"http://127.0.0.1:{free_port()}"
     assert await is_healthy(url, "/health", timeout_s=30) == Complaint(text="/health: connection refused")

@@ -141,5 +141,5 @@ async def test_waiting_for_a_process_ends_with_it() -> None:
     assert not await wait_gone(running, 0.05)
     assert process.stdin is not None
     process.stdin.close()
-    assert await wait_gone(running, 10.0)
+    assert await wait_gone(running, 60.0)
     await process.wait()

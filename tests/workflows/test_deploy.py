@@ -32,7 +32,7 @@ async def deployed(
                 with contextlib.suppress(Exception):
                     keeper = stage.client.get_workflow_handle(c.retry_id(world.generation, "inference", replica))
                     await keeper.signal("stop", c.StopRequest(reason="the test is over"))
-                    await asyncio.wait_for(keeper.result(), 20)
+                    await asyncio.wait_for(keeper.result(), 60)
 
 
 async def _called(world: World, name: str) -> bool:
@@ -77,7 +77,7 @@ async def test_the_previous_generation_is_retired_after_the_switch(temporal: Wor
     world = World(generation="m@0000000000b1", previous="m@0000000000b0")
     async with deployed(temporal, world) as (stage, handle):
         await result(handle)
-        await asyncio.wait_for(stage.client.get_workflow_handle(c.deprecate_id("m@0000000000b0")).result(), 30)
+        await asyncio.wait_for(stage.client.get_workflow_handle(c.deprecate_id("m@0000000000b0")).result(), 60)
         order = world.names()
         assert order.index("switch_traffic") < order.index("drain_generation") < order.index("await_gone")
 
@@ -137,7 +137,7 @@ async def test_refused_settings_reach_the_client_with_every_problem(temporal: Wo
     world = World(generation="m@000000000021", refuse=lambda name: refusal if name == "resolve_plan" else None)
     async with deployed(temporal, world) as (_, handle):
         with pytest.raises(WorkflowFailureError) as failure:
-            await asyncio.wait_for(handle.result(), 30)
+            await asyncio.wait_for(handle.result(), 60)
         assert isinstance(failure.value.cause, ApplicationError)
         assert failure.value.cause.type == "Problems"
         assert failure.value.cause.details[0] == problems
@@ -173,7 +173,7 @@ async def test_a_deprecation_withdraws_the_route_before_it_drains(temporal: Work
     async with serve(temporal, world) as stage:
         start = c.DeprecateInput(deployment="m", generation=None, reason="no longer wanted")
         handle = await stage.client.start_workflow(c.DEPRECATE, start, id=stage.name(), task_queue=stage.queue)
-        done = c.DeprecateResult.model_validate(await asyncio.wait_for(handle.result(), 30), strict=False)
+        done = c.DeprecateResult.model_validate(await asyncio.wait_for(handle.result(), 60), strict=False)
         assert done.generations == (world.generation,)
         order = [name for name in world.names() if name != "set_phase"]
         assert order == [

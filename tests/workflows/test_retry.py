@@ -42,14 +42,14 @@ async def kept_up(
         finally:
             with contextlib.suppress(Exception):
                 await handle.signal("stop", c.StopRequest(reason="the test is over"))
-                await asyncio.wait_for(handle.result(), 20)
+                await asyncio.wait_for(handle.result(), 60)
 
 
 async def until(
     stage: Stage, handle: WorkflowHandle[Any, Any], met: Callable[[c.ReplicaStatus], bool]
 ) -> c.ReplicaStatus:
     """The first status that meets a condition."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             status = await stage.status(handle)
             if met(status):

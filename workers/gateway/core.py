@@ -123,9 +123,8 @@ class Core:
         self._ids += 1
         return b"%b%x" % (self._id_prefix, self._ids)
 
-    def sweep(self) -> None:
-        """Enforce time limits; called about twice a second."""
-        now = asyncio.get_running_loop().time()
+    def sweep(self, now: float) -> None:
+        """Enforce time limits as of ``now`` (loop time); called about twice a second."""
         for pool in self._pools.values():
             pool.sweep(now)
         for connection in list(self.connections):

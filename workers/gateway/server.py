@@ -61,9 +61,10 @@ class Gateway:
         return int(bound[1])
 
     async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_S)
-            self.core.sweep()
+            self.core.sweep(loop.time())
 
     async def _deserted(self, within_s: float) -> bool:
         """Wait until no client is connected."""

@@ -18,6 +18,8 @@ class Behaviour:
 
     startup_s: float = 0.0
     """Seconds from start to an open port; until then the port refuses connections, as with vLLM."""
+    startup_gate: str | None = None
+    """... and until this file exists: for a test that must see a start that is not done."""
     log_lines: tuple[str, ...] = ()
     """Printed to standard error at the start, before a scripted death."""
     die_on_starts: int = 0
@@ -59,6 +61,8 @@ class Behaviour:
     drop_mid_stream: int | None = None
     """Closes the connection after so many tokens of a stream, and lives on."""
 
+    held_prompts: str | None = None
+    """Requests whose prompt contains this text wait until the script says otherwise."""
     first_token_s: float = 0.0
     tokens_per_second: float = 0.0
     """0: as fast as it can."""

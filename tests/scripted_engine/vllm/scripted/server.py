@@ -18,6 +18,8 @@ from vllm.scripted.processes import set_name, start_children, start_stray
 from vllm.scripted.rendezvous import meet
 from vllm.scripted.script import Behaviour, read, record_start
 
+_LOOK_S = 0.02
+
 
 def serve(arguments: argparse.Namespace) -> int:
     """Run the engine until it is stopped; the exit status."""
@@ -86,6 +88,8 @@ class _Engine:
     async def _serve(self) -> None:
         behaviour = self._behaviour
         await asyncio.sleep(behaviour.startup_s)
+        while behaviour.startup_gate and not os.path.exists(behaviour.startup_gate):  # noqa: ASYNC110, PTH110
+            await asyncio.sleep(_LOOK_S)
         if self._dies:
             self._end(behaviour.exit_code)
             return
@@ -244,6 +248,8 @@ class _Engine:
         reply = answer(behaviour, prompt, body, chat=chat, limit=min(wanted, self._limit))
         number = self._counts["requests"]
         stream = _Reply(body, model, reply, f"{'chatcmpl' if chat else 'cmpl'}-{number}", chat=chat)
+        while (held := self._now().held_prompts) and held in prompt:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(behaviour.first_token_s)
         if body.get("stream"):
             await self._stream(connection, stream, behaviour)
