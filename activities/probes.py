@@ -145,7 +145,7 @@ def choose_stop(text: str) -> str | None:
     """A piece of a greedy answer at which a second, equal answer must stop: its second word, so that the second answer
     is short, or else the last letter of its only word.
     """
-    words = _WORD.findall(text)
+    words: list[str] = _WORD.findall(text)
     if not words:
         return None
     return words[1] if len(words) > 1 else words[0][-1]
