@@ -18,7 +18,7 @@ from typing import Any
 
 from standfast.diskcache import locked, remove_tree, write_whole
 from standfast.images import inspector, uv
-from standfast.images.store import MARKER, BuiltImage, ImageStore, image_digest, inspector_digest
+from standfast.images.store import MARKER, BuiltImage, ImageStore, additions, image_digest, inspector_digest
 from standfast.images.uv import Kind, Narrator
 from standfast.plans.records import Inspection
 from standfast.spec import Image
@@ -110,6 +110,8 @@ class _Build:
             await self._make_environment()
             await self._install()
             self._write_aliases()
+            for name, source in additions(self._image).items():
+                (self._site_packages / name).write_bytes(source.read_bytes())
             inspection = await self._inspect()
         except (ImageBuildError, OSError):
             # What was written of it is of no use, and a full disk needs the room.

@@ -9,9 +9,11 @@
 import argparse
 import importlib
 import importlib.metadata
+import inspect
 import json
 import os
 import sys
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,52 @@ def _vllm_serve_parser() -> argparse.ArgumentParser:
     return arguments.make_arg_parser(arguments.FlexibleArgumentParser(prog="vllm serve"))  # type: ignore[no-any-return]
 
 
-ENGINES = {"vllm": vllm}
+def sglang() -> dict[str, Any]:
+    """Read ``ServerArgs``: its parameters, each with the spellings that the command line has for it."""
+    server_args = importlib.import_module("sglang.srt.server_args").ServerArgs
+    parser = argparse.ArgumentParser(add_help=False)
+    server_args.add_cli_args(parser)
+    parameters = inspect.signature(server_args).parameters
+    return {
+        "version": importlib.import_module("sglang").__version__,
+        "executable": ["bin/python", "-m", "standfast_sglang"],
+        "options": [
+            *(option for option in describe(parser) if option["dest"] in parameters),
+            *parameters_without_flags(parameters, {action.dest for action in parser._actions}),
+        ],
+    }
+
+
+def parameters_without_flags(
+    parameters: Mapping[str, inspect.Parameter], known: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """The public parameters that no flag sets, described as if one did."""
+    for name, parameter in parameters.items():
+        if name not in known and not name.startswith("_"):
+            kind = _kind(parameter.annotation)
+            values = 0 if kind == "bool" else 1
+            yield {
+                "dest": name,
+                "flags": [f"--{name.replace('_', '-')}"],
+                "negations": [],
+                "minimum": values,
+                "maximum": values,
+                "choices": None,
+                "type": kind,
+                "repeatable": False,
+            }
+
+
+def _kind(annotation: Any) -> str:
+    """The type that an annotation means, as options name it; ``Annotated`` and ``Optional`` do not count."""
+    text = str(getattr(annotation, "__origin__", annotation) if hasattr(annotation, "__metadata__") else annotation)
+    for kind in ("int", "float", "bool"):
+        if text in (f"<class '{kind}'>", kind, f"typing.Optional[{kind}]", f"{kind} | None"):
+            return kind
+    return "str"
+
+
+ENGINES = {"vllm": vllm, "sglang": sglang}
 
 
 def main(engine: str, output: str) -> None:

@@ -22,7 +22,12 @@ VLLM_CPU = Image(
 VLLM_CUDA = Image(name="vllm-cuda", engine="vllm", requirements=("vllm==0.32.0",), accelerator="cuda")
 """vLLM for NVIDIA GPUs. Not tried on a machine with a GPU so far; it is the engine's own release, as it is."""
 
-SHIPPED: dict[str, Image] = {image.name: image for image in (VLLM_CPU, VLLM_CUDA)}
+SGLANG_CUDA = Image(name="sglang-cuda", engine="sglang", requirements=("sglang==0.5.23",), accelerator="cuda")
+"""SGLang for NVIDIA GPUs. Not tried on a machine with a GPU so far; it is the engine's own release, as it is. There is
+no build for CPUs to ship a recipe for.
+"""
+
+SHIPPED: dict[str, Image] = {image.name: image for image in (VLLM_CPU, VLLM_CUDA, SGLANG_CUDA)}
 
 
 def choose(image: Image | str | None, engine: str, *, gpu: bool) -> Image:
@@ -47,7 +52,7 @@ def choose(image: Image | str | None, engine: str, *, gpu: bool) -> Image:
         if not fitting:
             raise _refusal(
                 "no-image",
-                f"No image recipe ships for the engine {engine!r}.",
+                f"No image recipe for {'GPUs' if gpu else 'the CPU'} ships for the engine {engine!r}.",
                 "Write Inference(image=Image(engine=..., requirements=...)).",
             )
         chosen = fitting[0]

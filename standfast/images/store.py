@@ -39,7 +39,7 @@ def image_digest(image: Image) -> str:
     """What an image is addressed by: everything that decides its content.
 
     That is the recipe (without its name and its ``environment``, which reaches the processes through the plan), the
-    Python version and machine it is built for, and the inspector that reads it.
+    Python version and machine it is built for, the inspector that reads it, and what is added to it.
     """
     recipe = _recipe_type().dump_python(image, mode="json")
     content = {name: value for name, value in recipe.items() if name not in ("name", "environment")}
@@ -49,8 +49,16 @@ def image_digest(image: Image) -> str:
             "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
             "machine": f"{sys.platform}-{platform.machine()}",
             "inspector": inspector_digest(),
+            **{name: _digest_of_file(path) for name, path in additions(image).items()},
         }
     )
+
+
+def additions(image: Image) -> dict[str, Path]:
+    """Our own modules that the image needs beside its requirements: the module's file name, and its source."""
+    if image.engine == "sglang":
+        return {"standfast_sglang.py": Path(__file__).with_name("sglang_server.py")}
+    return {}
 
 
 @functools.cache
@@ -61,7 +69,12 @@ def _recipe_type() -> TypeAdapter[Any]:
 @functools.cache
 def inspector_digest() -> str:
     """The identity of the inspector's source: a changed inspector reads images anew."""
-    return hashlib.sha256(Path(inspector.__file__).read_bytes()).hexdigest()
+    return _digest_of_file(Path(inspector.__file__))
+
+
+@functools.cache
+def _digest_of_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,12 @@ class ArgumentReader:
     """Reads the settings of one role against one option list, and collects every problem.
 
     ``engine`` is how messages call the engine, such as ``vLLM 0.32.0 (image 9c1f04aa…)``; ``where`` is the path of
-    the role's config.
+    the role's config. ``by_name``: the engine takes settings by name, so that any switch can be set to False.
     """
 
-    def __init__(self, table: OptionList, *, engine: str, where: str) -> None:
+    def __init__(self, table: OptionList, *, engine: str, where: str, by_name: bool = False) -> None:
         self.table = table
+        self.by_name = by_name
         self.engine = engine
         self.where = where
         self.problems: list[Problem] = []
@@ -106,6 +107,8 @@ class ArgumentReader:
             return [flag]
         if (off := negation(spec)) is not None:
             return [off]
+        if self.by_name:
+            return [f"{flag}=false"]
         self._refuse(
             "no-negation", where, f"{flag} cannot be switched off: it has no --no- form.", help="Leave the option out."
         )

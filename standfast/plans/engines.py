@@ -66,6 +66,11 @@ class Engine(Protocol):
         """The name of the head's port offset at which the ranks of a replica meet."""
         ...
 
+    @property
+    def by_name(self) -> bool:
+        """Whether settings go to the engine by name, so that a switch can be set to False without a flag for it."""
+        ...
+
     def topology_problems(self, inference: Inference, topology: Topology) -> Iterator[Problem]:
         """What the engine's own rules refuse of a topology; known from the config alone. Cite where a rule is from."""
         ...

@@ -35,12 +35,14 @@ _OPTIONS = (
     Owned("the served model name", "served-model-name", "set Deployment(served_name=...)"),
     Owned(
         "the identity of the weights",
-        "revision code-revision tokenizer tokenizer-path tokenizer-revision hf-config-path download-dir weight-version",
+        "revision code-revision tokenizer tokenizer-path tokenizer-revision hf-config-path download-dir weight-version "
+        "decrypted-config-file decrypted-draft-config-file delete-ckpt-after-loading",
         "set Model(source=...), which is pinned when the deployment is resolved",
     ),
     Owned(
         "further weights",
-        "lora-modules lora-paths default-mm-loras spec-model speculative-draft-model-* "
+        "lora-modules lora-paths uno-lora-path default-mm-loras spec-model speculative-draft-model-path "
+        "speculative-draft-model-revision kt-weight-path modelopt-checkpoint-restore-path "
         "speculative-config.model speculative-config.*tokenizer* speculative-config.*revision",
         "leave it out, since only the weights of Model(source=...) are pinned",
     ),
@@ -48,38 +50,45 @@ _OPTIONS = (
     Owned("all settings at once", "config config-file", "write them in Inference(options={...})"),
     Owned(
         "addresses and ports",
-        "host port uds fd grpc grpc-* smg-grpc-* nccl-port *-bootstrap-port root-path fastapi-root-path",
+        "host port uds fd grpc grpc-* smg-grpc-* smg-http-sidecar-port nccl-port *-bootstrap-port gated-launch-port "
+        "load-publish-endpoint forward-pass-metrics-ipc-name weight-cache-socket enable-http-worker-reuseport "
+        "root-path fastapi-root-path",
         "leave it out, since the platform chooses them and clients come through the gateway",
     ),
-    Owned("transport security", "ssl-* enable-ssl-*", "leave it out, since clients come through the gateway"),
+    Owned(
+        "how clients connect",
+        "ssl-* enable-ssl-* enable-http2 http2-*",
+        "leave it out, since clients come through the gateway",
+    ),
     Owned("access", "api-key admin-api-key", "leave it out, since the gateway holds the API keys"),
     Owned("a credential", "hf-token", "set Inference(environment={'HF_TOKEN': Secret('HF_TOKEN')})"),
     Owned(
         "tensor parallelism",
-        "tensor-parallel-size tp-size speculative-config.draft_tensor_parallel_size",
+        "tensor-parallel-size tp-size shared-experts-tp-size speculative-config.draft_tensor_parallel_size",
         "set Compute(gpus={value}), or Parallelism(tensor={value})",
     ),
     Owned("pipeline parallelism", "pipeline-parallel-size pp-size", "set Parallelism(pipeline={value})"),
     Owned(
         "data parallelism",
-        "data-parallel-* dp dp-* enable-dp-* moe-dp-size load-balance-method",
+        "data-parallel-* dp dp-* enable-dp-attention* enable-dp-lm-head attn-dp-size moe-dp-size dwdp-size "
+        "load-balance-method",
         "set Parallelism(data={value})",
     ),
     Owned(
         "expert parallelism",
         "enable-expert-parallel expert-parallel-size ep-size enable-ep-* enable-eplb eplb-* enable-elastic-ep "
-        "elastic-ep-* expert-placement-strategy ep-num-redundant-experts",
+        "elastic-ep-* max-ep-size expert-placement-strategy ep-num-redundant-experts",
         "set Parallelism(expert=...)",
     ),
     Owned(
         "context parallelism",
-        "*-context-parallel-size enable-prefill-context-parallel dcp-* cp-* attn-cp-size",
+        "*-context-parallel-size enable-prefill-context-parallel enable-prefill-cp enable-cp-* dcp-* cp-* attn-cp-size",
         "set Parallelism(context={value})",
     ),
     Owned("the number of nodes", "nnodes", "set Compute(nodes={value})"),
     Owned(
         "the place of a rank",
-        "node-rank headless device device-ids base-gpu-id gpu-id-step moe-dense-tp-size",
+        "node-rank headless device device-ids base-gpu-id gpu-id-step moe-dense-tp-size numa-node",
         "leave it out, since the plan places ranks and GPUs",
     ),
     Owned("the rendezvous", "master-* dist-init-addr nccl-init-addr", "leave it out, since the plan sets it"),
@@ -91,22 +100,26 @@ _OPTIONS = (
     Owned("how long a stop may take", "shutdown-timeout", "set Launch(stop_grace=...)"),
     Owned(
         "recovery",
-        "enable-fault-tolerance fault-tolerance-config",
+        "enable-fault-tolerance fault-tolerance-config enable-elastic-expert-backup",
         "leave it out, since a failed rank restarts its replica under RetryBudget(...)",
     ),
     Owned(
         "workers and executors",
-        "distributed-executor-backend worker-cls worker-extension-cls scheduler-cls ray-* api-server-count",
+        "distributed-executor-backend worker-cls worker-extension-cls scheduler-cls ray-* use-ray api-server-count "
+        "tokenizer-worker-num detokenizer-worker-num sidecar sidecar-args",
         "leave it out, since the plan decides which processes run",
     ),
     Owned(
         "code that the engine loads",
-        "middleware *-plugin plugins logits-processors model-class-overrides enable-custom-logit-processor",
+        "middleware *-plugin plugins logits-processors model-class-overrides enable-custom-logit-processor "
+        "forward-hooks custom-weight-loader custom-sigquit-handler stat-loggers",
         "put the code into the image with Image(requirements=[...])",
     ),
     Owned(
         "transfers between engines",
-        "kv-transfer-config ec-*-config weight-transfer-config kv-events-config disaggregation-*",
+        "kv-transfer-config ec-*-config weight-transfer-config kv-events-config disaggregation-* enable-pd-role-switch "
+        "encoder-only encoder-urls encoder-register-urls encoder-transfer-backend language-only remote-instance-* "
+        "modelexpress-config checkpoint-engine-* decoupled-spec-*",
         "leave it out, since replicas are not connected to each other",
     ),
     Owned(
@@ -121,10 +134,11 @@ _VARIABLES = (
         "PMIX_* OMPI_* TORCHELASTIC_* RAY_* VLLM_RAY_*",
         "leave it out, since the plan places ranks",
     ),
-    Owned("the rendezvous", "MASTER_*", "leave it out, since the plan sets it"),
+    Owned("the rendezvous", "MASTER_* SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", "leave it out, since the plan sets it"),
     Owned(
         "addresses and ports",
-        "VLLM_PORT VLLM_HOST_IP VLLM_LOOPBACK_IP VLLM_*_PORT VLLM_*_HOST SGLANG_HOST_IP SGLANG_PORT HOST_IP",
+        "VLLM_PORT VLLM_HOST_IP VLLM_LOOPBACK_IP VLLM_*_PORT VLLM_*_HOST SGLANG_HOST_IP SGLANG_LOCAL_IP_NIC "
+        "SGLANG_PORT SGLANG_*_PORT SGLANG_*_PORT_BASE HOST_IP",
         "leave it out, since the platform chooses them",
     ),
     Owned(
@@ -132,6 +146,7 @@ _VARIABLES = (
         "CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES",
         "set Compute(gpu=..., gpus=...)",
     ),
+    Owned("which server runs", "SGLANG_RUST_SERVER", "leave it out, since the plan decides which processes run"),
     Owned("access", "VLLM_API_KEY", "leave it out, since the gateway holds the API keys"),
     Owned("Standfast's own state", "STANDFAST_*", "choose another name"),
     Owned(

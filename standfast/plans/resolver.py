@@ -143,7 +143,7 @@ def _role(
     inspection = inputs.inspection
     table = OptionList(inspection.options)
     label = f"{engine.title} {inspection.version} (image {inspection.image_digest[:8]}…)"
-    reader = ArgumentReader(table, engine=label, where=_WHERE)
+    reader = ArgumentReader(table, engine=label, where=_WHERE, by_name=engine.by_name)
     settings = (*reader.options(inference.options), *reader.arguments(inference.extra_args))
     own = bindings(inference.environment)
     problems = [
