@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,6 +41,27 @@ async def listed_models(http: httpx.AsyncClient, url: str, timeout_s: float = 5.
         return tuple(str(model["id"]) for model in response.json()["data"])
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise EngineError(f"/v1/models: {_words(error)}", _status(error)) from None
+
+
+async def texts_at(http: httpx.AsyncClient, url: str, path: str, timeout_s: float = 5.0) -> frozenset[str]:
+    """Every text in the JSON document at a path. Raises `EngineError`."""
+    try:
+        response = await http.get(url + path, timeout=timeout_s)
+        response.raise_for_status()
+        return frozenset(_texts(response.json()))
+    except (httpx.HTTPError, ValueError) as error:
+        raise EngineError(f"{path}: {_words(error)}", _status(error)) from None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 async def complete(

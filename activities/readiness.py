@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from activities.context import Services, failed, progress
-from activities.engine import EngineError, complete, listed_models
+from activities.engine import EngineError, complete, listed_models, texts_at
 from activities.health import is_healthy
 from standfast import contracts as c
 from standfast.failures import classify, evidence_of
@@ -107,10 +107,11 @@ class _Climb:
         self._pass("health")
         try:
             names = await listed_models(http, self.url)
+            identity = await texts_at(http, self.url, limits.identity_path)
         except EngineError as error:
             self.complaint = str(error)
             return False
-        if self.ref.attempt not in names:
+        if self.ref.attempt not in identity:
             raise failed(
                 c.Failure(
                     kind="transient",

@@ -67,6 +67,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def identity_path(self) -> str:
+        """The page on which the head's answer holds the attempt's name, so that no other process is taken for it."""
+        ...
+
+    @property
     def by_name(self) -> bool:
         """Whether settings go to the engine by name, so that a switch can be set to False without a flag for it."""
         ...

@@ -304,8 +304,8 @@ class ReadinessPlan(Record):
     """The stages to ready, each passed once and in order, and their deadlines in seconds from the gang's start.
 
     ``process``: every rank's process runs, within the initialization timeout; ``health``: the head's health path
-    answers 200; ``listed``: the head lists its served name and its attempt; ``token``: a completion came out, within
-    the generation timeout. All of it within the startup timeout.
+    answers 200; ``listed``: the head lists its served name, and says at ``identity_path`` which attempt it is;
+    ``token``: a completion came out, within the generation timeout. All of it within the startup timeout.
     """
 
     stages: tuple[Literal["process"], Literal["health"], Literal["listed"], Literal["token"]] = (
@@ -318,6 +318,7 @@ class ReadinessPlan(Record):
     initialization_timeout_s: Seconds
     generation_timeout_s: Seconds
     health_path: Annotated[str, Field(pattern=r"^/")]
+    identity_path: Annotated[str, Field(pattern=r"^/")] = "/v1/models"
 
     @model_validator(mode="after")
     def _deadlines_are_in_order(self) -> Self:

@@ -205,7 +205,7 @@ def _plan(
     ranks: tuple[RankPlan, ...],
 ) -> RolePlan:
     inspection, launch = inputs.inspection, inference.launch
-    readiness = _readiness(inference.readiness)
+    readiness = _readiness(inference.readiness, engine)
     served_name = deployment.resolved_served_name
     replicas = _replicas(inference, inputs.placement, engine, served_name, readiness)
     plan = RolePlan(
@@ -272,12 +272,13 @@ def _replicas(
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
-def _readiness(readiness: Readiness) -> ReadinessPlan:
+def _readiness(readiness: Readiness, engine: Engine) -> ReadinessPlan:
     return ReadinessPlan(
         startup_timeout_s=seconds(readiness.startup_timeout),
         initialization_timeout_s=seconds(readiness.initialization_timeout),
         generation_timeout_s=seconds(readiness.generation_timeout),
         health_path=readiness.health_path,
+        identity_path=engine.identity_path,
     )
 
 

@@ -30,6 +30,7 @@ class Sglang:
     title = "SGLang"
     http_port = "http"
     rendezvous_port = "rendezvous"
+    identity_path = "/model_info"
     by_name = True
 
     def topology_problems(self, inference: Inference, topology: Topology) -> Iterator[Problem]:

@@ -32,6 +32,7 @@ class Vllm:
     title = "vLLM"
     http_port = "http"
     rendezvous_port = "rendezvous"
+    identity_path = "/v1/models"
     by_name = False
 
     def topology_problems(self, inference: Inference, topology: Topology) -> Iterator[Problem]:

@@ -9,14 +9,14 @@ from pathlib import Path
 from standfast.spec import Image
 from tests.support.wheels import tiny_wheel
 
-_ANY_NAME = '''
+_ANY_NAME = """
 def __getattr__(name):
     if name.startswith("__"):
         raise AttributeError(name)
     return type(name, (), {})
-'''
+"""
 
-_MODES = '''
+_MODES = """
 import enum
 
 class InterpolationMode(enum.Enum):
@@ -27,7 +27,7 @@ class InterpolationMode(enum.Enum):
     BOX = "box"
     HAMMING = "hamming"
     LANCZOS = "lanczos"
-'''
+"""
 
 _TORCHVISION = {
     "torchvision/__init__.py": '__version__ = "0.0.0"\nfrom . import io, transforms\n',
@@ -39,7 +39,7 @@ _TORCHVISION = {
 }
 
 _KERNELS = {
-    "sgl_kernel/__init__.py": '''
+    "sgl_kernel/__init__.py": """
 __version__ = "0.4.10"
 
 def __getattr__(name):
@@ -50,15 +50,34 @@ def __getattr__(name):
         raise NotImplementedError(f"there is no kernel {name} for CPUs here")
 
     return kernel
-'''
+"""
 }
 
 #: What SGLang requires for GPUs only, or for models and frontends that the tests do not use.
-_LEFT_OUT = (
-    "torchaudio torchcodec cuda-python flash-attn-4 flashinfer_python humming-kernels nvidia-cutlass-dsl "
-    "nvidia-mathdx nvshmem4py-cu13 quack-kernels sgl-deep-ep sgl-deep-gemm sgl-flash-mla sglang-kernel tilelang "
-    "torch_memory_saver timm tml-renderers deepseek-recipe modelscope smg-grpc-servicer blobfile"
-).split()
+_LEFT_OUT = [
+    "torchaudio",
+    "torchcodec",
+    "cuda-python",
+    "flash-attn-4",
+    "flashinfer_python",
+    "humming-kernels",
+    "nvidia-cutlass-dsl",
+    "nvidia-mathdx",
+    "nvshmem4py-cu13",
+    "quack-kernels",
+    "sgl-deep-ep",
+    "sgl-deep-gemm",
+    "sgl-flash-mla",
+    "sglang-kernel",
+    "tilelang",
+    "torch_memory_saver",
+    "timm",
+    "tml-renderers",
+    "deepseek-recipe",
+    "modelscope",
+    "smg-grpc-servicer",
+    "blobfile",
+]
 
 
 def sglang_cpu_image(directory: Path) -> Image:

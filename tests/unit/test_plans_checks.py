@@ -204,14 +204,11 @@ def test_a_part_that_is_not_carried_out_yet_is_named(inference: dict[str, Any], 
     assert problems[0].message.endswith("loads and validates but is not carried out yet.")
 
 
-def test_the_trainer_and_other_engines_are_named() -> None:
+def test_the_trainer_is_named() -> None:
     wanted = Deployment(
         name="both", model=MODEL, inference=Inference(engine="sglang"), trainer=Trainer(backend="megatron")
     )
-    assert [(problem.code, problem.where) for problem in check(wanted)] == [
-        ("not-carried-out", "Deployment.trainer"),
-        ("not-carried-out", "Deployment.inference.engine"),
-    ]
+    assert [(problem.code, problem.where) for problem in check(wanted)] == [("not-carried-out", "Deployment.trainer")]
     with pytest.raises(ProblemsError):
         resolve(wanted, inputs())
     with pytest.raises(ProblemsError):

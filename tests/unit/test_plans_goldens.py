@@ -67,5 +67,5 @@ def test_digests_do_not_depend_on_the_process() -> None:
 def test_the_first_digest_is_frozen() -> None:
     # Changing it gives every recorded generation another name: raise schema_version when it must happen.
     generation = resolve(deployment(), inputs())
-    assert generation.digest == "596507d4437d2bcc059a76018e0785da4746541b7ac41c64b3e37c33aafc69b3"
-    assert generation.inference_hash == "d1d0c64ae0c3fea1e824dc7c48afb804b1c511965755d8b0094d0d01b6f8bf01"
+    assert generation.digest == "211615c066f7ff9a167e4e8c8d99d77a4f3dc4d8888b90ee3e3bc0bae885dbb2"
+    assert generation.inference_hash == "0e41d3de5aca0d12933ce16da7cac3228f3a5e026300e98f5704c2d2a9818cd7"
