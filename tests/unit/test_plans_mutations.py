@@ -36,7 +36,7 @@ _ALONE: dict[type[Record], dict[str, str]] = {
         r"inference\.ranks\.\d+\.argv.*": _ENGINE,
         r"inference\.ranks\.\d+\.environment.*": _ENGINE,
         r"inference\.ranks\.\d+\.claim\.(cpus|memory_bytes|ports\.count|ports\.offsets.*)": _AMOUNT,
-        r"inference\.readiness\.(startup_timeout_s|generation_timeout_s)": _POLICY,
+        r"inference\.readiness\.(startup_timeout_s|generation_timeout_s|identity_path)": _POLICY,
         r"inference\.endpoint\.(visible|max_waiting|retry_after_s|methods.*)": _POLICY,
         r"inference\.stop_grace_s": _POLICY,
     },
