@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from standfast.home import Home
+from standfast.images.recipes import VLLM_CPU
+from standfast.images.store import ImageStore, image_digest
 from standfast.stack.record import read_api_key, read_record
+from tests.e2e.tiny import MAKE_MODEL, run_in_image
 
 STANDFAST = Path(sys.executable).parent / "standfast"
 
@@ -48,3 +51,13 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quickstart]
         yield Quickstart(home=home, output=done.stdout, gateway=record.gateway, api_key=key)
     finally:
         standfast(home.root, "down")
+
+
+@pytest.fixture(scope="session")
+async def tiny_models(quickstart: Quickstart, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small models with random weights, ``dense`` and ``experts``, made once."""
+    image = ImageStore(quickstart.home.images).read(image_digest(VLLM_CPU))
+    assert image is not None
+    root = tmp_path_factory.mktemp("tiny")
+    await run_in_image(image, MAKE_MODEL, str(root))
+    return root

@@ -23,34 +23,10 @@ from standfast.plans.records import PinnedModel, RolePlan
 from standfast.platforms.local import LocalPlatform
 from standfast.spec import Compute, Deployment, DirectorySource, Inference, Model, Parallelism, Readiness
 from tests.e2e.conftest import Quickstart
+from tests.e2e.tiny import run_in_image
 from tests.support.stack import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
-
-MAKE_MODEL = """
-import sys, torch, transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-special = ["<|endoftext|>", "<|end|>"]
-tokenizer = Tokenizer(models.BPE())
-tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-tokenizer.decoder = decoders.ByteLevel()
-alphabet = pre_tokenizers.ByteLevel.alphabet()
-trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-tokenizer.train_from_iterator(["a few words to learn from"] * 9, trainer)
-torch.manual_seed(0)
-shape = dict(vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=4, head_dim=32, max_position_embeddings=512, tie_word_embeddings=False,
-             bos_token_id=0, eos_token_id=1, pad_token_id=0)
-experts = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=64, decoder_sparse_step=1)
-for name, model in {
-    "dense": transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shape)),
-    "experts": transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**shape, **experts)),
-}.items():
-    model.to(torch.bfloat16).save_pretrained(f"{sys.argv[1]}/{name}")
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|endoftext|>"
-    ).save_pretrained(f"{sys.argv[1]}/{name}")
-"""
 
 READ_CONFIGS = """
 import importlib, json, sys, vllm
@@ -97,26 +73,16 @@ class Tiny:
 
     async def run(self, code: str, *arguments: str) -> str:
         """Run code with the image's Python, as engines run; returns what it printed."""
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        environment |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-        child = await asyncio.create_subprocess_exec(
-            *(str(self.image.python), "-I", "-c", code, *arguments),
-            env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        return await run_in_image(
+            self.image, code, *arguments, environment={"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
         )
-        output, errors = await child.communicate()
-        assert child.returncode == 0, errors.decode()[-2000:]
-        return output.decode()
 
 
 @pytest.fixture(scope="module")
-async def tiny(quickstart: Quickstart, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+async def tiny(quickstart: Quickstart, tiny_models: Path) -> Tiny:
     image = ImageStore(quickstart.home.images).read(image_digest(VLLM_CPU))
     assert image is not None
-    made = Tiny(image=image, root=tmp_path_factory.mktemp("tiny"))
-    await made.run(MAKE_MODEL, str(made.root))
-    return made
+    return Tiny(image=image, root=tiny_models)
 
 
 TWO_NODES = Compute(nodes=2, cpus=1, memory="3GiB")
