@@ -27,12 +27,13 @@ def _rule(code: str, kind: FailureKind, pattern: str, message: str, help: str = 
     return Rule(code=code, kind=kind, pattern=re.compile(pattern), message=message, help=help)
 
 
-#: Patterns were read off vLLM 0.32, PyTorch, the Hugging Face libraries and the Linux kernel.
+#: Patterns were read off vLLM 0.32, SGLang 0.5.23, PyTorch, the Hugging Face libraries and the Linux kernel.
 RULES: tuple[Rule, ...] = (
     _rule(
         "unknown-option",
         "permanent",
-        r"error: (unrecognized arguments|ambiguous option|argument \S+: (invalid|expected))",
+        r"(error: (unrecognized arguments|ambiguous option|argument \S+: (invalid|expected))"
+        r"|standfast_sglang: error: )",
         "The engine does not accept its command line.",
         "Correct Inference.options or extra_args; `standfast plan` checks them against the built image.",
     ),
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
         "permanent",
         r"(RepositoryNotFoundError|RevisionNotFoundError|Can't load the configuration of|is not a local folder and is "
         r"not a valid model identifier|does not appear to have a file named|Invalid repository ID"
+        r"|HFValidationError|Repo id must use alphanumeric"
         r"|No such file or directory: '[^']*(config\.json|safetensors)')",
         "The model's files were not found.",
         "Check Model.id and Model.source.",
@@ -73,7 +75,7 @@ RULES: tuple[Rule, ...] = (
         "invalid-setting",
         "permanent",
         r"(pydantic_core\._pydantic_core\.ValidationError|ValidationError: \d+ validation errors? for|ValueError: .*"
-        r"(max_model_len|not supported|must be|Unknown|unsupported)|NotImplementedError:)",
+        r"(max_model_len|not supported|must be|Unknown|unsupported|[Ii]nvalid)|NotImplementedError:)",
         "The engine refused its settings.",
         "Read the lines below and correct Inference.options.",
     ),
