@@ -142,13 +142,16 @@ _WORD = re.compile(r"[^\s\x00-\x1f\x7f\ufffd]+")
 
 
 def choose_stop(text: str) -> str | None:
-    """A piece of a greedy answer at which a second, equal answer must stop: its second word, so that the second answer
-    is short, or else the last letter of its only word.
+    """A piece of a greedy answer at which a second, equal answer must stop: the beginning of its second word, so that
+    the second answer is short, or else the last letter of its only word.
     """
-    words: list[str] = _WORD.findall(text)
+    words = list(_WORD.finditer(text))
     if not words:
         return None
-    return words[1] if len(words) > 1 else words[0][-1]
+    if len(words) == 1:
+        return words[0][0][-1]
+    word, before = words[1][0], text[: words[1].start()]
+    return next((word[:end] for end in range(1, len(word)) if word[:end] not in before), word)
 
 
 def judge_stop(answer: Answer, stop: str) -> tuple[bool, str]:

@@ -66,7 +66,7 @@ RULES: tuple[Rule, ...] = (
         "permanent",
         r"(CUDA out of memory|OutOfMemoryError|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory"
         r"|MemoryError|std::bad_alloc|less than desired (CPU|GPU) memory utilization"
-        r"|No available memory for the cache blocks"
+        r"|No available memory for the cache blocks|leave no GPU memory for the KV cache"
         r"|[Nn]ot enough memory|is larger than the maximum number of tokens that can be stored in KV cache)",
         "The model does not fit in the memory it was given.",
         "Give Compute more memory or GPUs, lower context_length, or lower the memory options of the engine.",

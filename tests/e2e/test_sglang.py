@@ -65,7 +65,8 @@ def deployment(name: str, recipe: Image, model: Path, **inference: Any) -> Deplo
             image=recipe,
             context_length=256,
             readiness=Readiness(startup_timeout="20m"),
-            options={"mem-fraction-static": 0.1},
+            # Little of the memory that is free when it starts: other engines start beside it.
+            options={"mem-fraction-static": 0.5, "max-total-tokens": 4096},
             extra_args=["--disable-overlap-schedule"],
             **inference,
         ),

@@ -22,6 +22,17 @@ LINES = [
         "out-of-memory",
         "permanent",
     ),
+    (
+        "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.1. Raise "
+        "--mem-fraction-static above 0.127.",
+        "out-of-memory",
+        "permanent",
+    ),
+    (
+        "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 23200): address already in use",
+        "port-in-use",
+        "transient",
+    ),
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "out-of-memory", "permanent"),
     ("OSError: /models/x does not appear to have a file named config.json.", "model-not-found", "permanent"),
     (
