@@ -14,6 +14,8 @@ from typing import TypeVar
 
 import httpx
 import psutil
+from temporalio.client import Client as TemporalClient
+from temporalio.service import RPCError
 
 from standfast import contracts as c
 from standfast.client import Client
@@ -59,7 +61,9 @@ class TestStack:
         return f"http://127.0.0.1:{self.gateway_port}"
 
     async def start_temporal(self) -> None:
-        """Start the Temporal server on this home's database file, or start it again after a kill."""
+        """Start the Temporal server on this home's database file, or start it again after a kill. Returns when it
+        serves: it listens a while before.
+        """
         await self._spawn(
             "temporal",
             str(Path(sys.executable).parent / "temporal"),
@@ -68,14 +72,13 @@ class TestStack:
             *("--sqlite-pragma=synchronous=0", *(f"--search-attribute={name}=Keyword" for name in c.SEARCH_ATTRIBUTES)),
         )
 
-        async def listens() -> bool:
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", self.temporal_port)
-                writer.close()
-                return True
+        async def serves() -> bool:
+            with contextlib.suppress(RuntimeError, RPCError):
+                temporal = await TemporalClient.connect(f"127.0.0.1:{self.temporal_port}")
+                return await temporal.service_client.check_health()
             return False
 
-        await until(listens, what="the Temporal server")
+        await until(serves, what="the Temporal server")
 
     async def start_worker(self, name: str = "worker") -> None:
         """Start a control worker."""
