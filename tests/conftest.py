@@ -1,12 +1,18 @@
-"""What holds for all tests: engines keep to the ports of the process that tests them."""
+"""What holds for all tests: engines keep to the ports of the process that tests them, and no verdict depends on how
+busy the machine is.
+"""
 
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from standfast.platforms.ports import RANGE_VARIABLE
 from tests.support.ports import engine_ports
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from standfast import contracts as c
 
-from workflows import attributes, pages, steps
+from workflows import attributes, pages, shown, steps
 from workflows.failures import error_of, failure_of, refusal_in
 
 _STEPS = ("resolve", "image", "plan", "weights", "launch", "ready", "validate", "traffic", "retire")
@@ -52,6 +52,7 @@ class DeployWorkflow:
             raise await self._give_up(error) from error
         await self._retire_previous(generation)
         attributes.set_phase("serving")
+        shown.keep(self._page())
         return c.DeployResult(
             deployment=start.deployment,
             generation=generation.id,
@@ -279,6 +280,7 @@ class DeployWorkflow:
         for name in ("ready", "validate", "traffic", "retire"):
             self._skip(name)
         attributes.set_phase("serving")
+        shown.keep(self._page())
         return c.DeployResult(
             deployment=generation.deployment,
             generation=generation.id,
@@ -303,6 +305,7 @@ class DeployWorkflow:
             if step.state == "running":
                 self._mark(name, state="failed", detail=failure.message, ended_at=workflow.time())
         attributes.set_phase("cancelled" if cancelled else "failed")
+        shown.keep(self._page())
         generation = self._generation
         if generation is not None and not self._switched and not generation.unchanged:
             await self._take_down(generation, failure)
@@ -366,10 +369,11 @@ class DeployWorkflow:
         self._show()
 
     def _show(self) -> None:
+        shown.show(self._page())
+
+    def _page(self) -> str:
         status = self.status()
-        workflow.set_current_details(
-            pages.deploy_page(status.deployment, status.generation, status.steps, status.replicas)
-        )
+        return pages.deploy_page(status.deployment, status.generation, status.steps, status.replicas)
 
 
 def _short(revision: str) -> str:

@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError, FailureError
 with workflow.unsafe.imports_passed_through():
     from standfast import contracts as c
 
-from workflows import attributes, steps
+from workflows import attributes, shown, steps
 
 
 @workflow.defn(name=c.DEPRECATE)
@@ -46,12 +46,9 @@ class DeprecateWorkflow:
             await steps.CLOSE_DEPLOYMENT.run(start, summary=f"Close the books of {start.deployment}")
         attributes.set_phase("retired")
         retired = tuple(generation for generation, _ in plan.generations)
-        return c.DeprecateResult(
-            deployment=start.deployment,
-            generations=retired,
-            cut=cut,
-            message=_sentence(start, retired, cut),
-        )
+        message = _sentence(start, retired, cut)
+        shown.keep(message)
+        return c.DeprecateResult(deployment=start.deployment, generations=retired, cut=cut, message=message)
 
     async def _drain(self, start: c.DeprecateInput, generation: str) -> c.DrainReport | None:
         """Let the open requests finish; None when the generation was reclaimed meanwhile."""
@@ -59,7 +56,7 @@ class DeprecateWorkflow:
             c.PhaseInput(generation=generation, deployment=start.deployment, phase="draining"),
             summary=f"Send nothing new to {generation}",
         )
-        workflow.set_current_details(f"Draining `{generation}`: open requests finish, new ones go elsewhere.")
+        shown.show(f"Draining `{generation}`: open requests finish, new ones go elsewhere.")
         draining = steps.DRAIN_GENERATION.start(
             c.DrainInput(generation=generation, deployment=start.deployment, timeout_s=start.drain_timeout_s),
             summary=f"Let the open requests of {generation} finish",
@@ -79,14 +76,14 @@ class DeprecateWorkflow:
     def _left_standing(self, start: c.DeprecateInput, generation: str) -> c.DeprecateResult:
         by = self._reclaimed.by if self._reclaimed is not None else "a deploy"
         message = f"{generation} is left standing: {by} wants it again."
-        workflow.set_current_details(message)
+        shown.keep(message)
         attributes.set_phase("reclaimed")
         return c.DeprecateResult(deployment=start.deployment, generations=(), cut=0, message=message)
 
     async def _take_down(self, start: c.DeprecateInput, generation: str, replicas: int) -> None:
         """Stop one generation and clean up after it."""
         of = c.GenerationInput(generation=generation, deployment=start.deployment)
-        workflow.set_current_details(f"Stopping `{generation}`.")
+        shown.show(f"Stopping `{generation}`.")
         for replica in range(replicas):
             await _tell_to_stop(
                 c.retry_id(generation, "inference", replica), start.reason or "the generation is retired"

@@ -2,6 +2,7 @@
 Pure.
 """
 
+import re
 from datetime import UTC, datetime
 
 from standfast.contracts import Failure, ReplicaStatus, StepProgress
@@ -17,6 +18,8 @@ _STEP_WORDS = {
     "traffic": "Switch the traffic",
     "retire": "Retire the previous generation",
 }
+_BAR = re.compile(r"(?<!\\)\|")
+_RULE = re.compile(r"\|(-+\|)+")
 _MARK = {"pending": "·", "running": "▶", "done": "✓", "failed": "✗", "skipped": "–"}
 
 
@@ -61,6 +64,23 @@ def replica_page(status: ReplicaStatus) -> str:
     if status.failure is not None:
         lines += ["", *_failure(status.failure)]
     return "\n".join(lines)
+
+
+def plain(page: str) -> list[str]:
+    """A page as lines without markup, for where Markdown is shown as it is: a row of a table is a line, its cells two
+    spaces apart; the heads of tables and empty lines are left out.
+    """
+    lines = page.splitlines()
+    kept: list[str] = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("|"):
+            if _RULE.fullmatch(line) or _RULE.fullmatch(below):
+                continue
+            cells = (cell.strip().replace("\\|", "|") for cell in _BAR.split(line)[1:-1])
+            kept.append("  ".join(cell for cell in cells if cell))
+        else:
+            kept.append(line.lstrip("#").strip())
+    return [line.replace("**", "").replace("`", "") for line in kept if line.strip("`")]
 
 
 def next_step(status: ReplicaStatus) -> str:

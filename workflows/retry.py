@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from standfast import budget
     from standfast import contracts as c
 
-from workflows import attributes, pages, steps
+from workflows import attributes, pages, shown, steps
 from workflows.failures import failure_of
 
 _T = TypeVar("_T")
@@ -29,6 +29,9 @@ _ATTEMPTS_PER_RUN = 50
 """Attempts after which the workflow continues as new, so that its history stays short."""
 _PASSING = ("placing", "launching", "stopping")
 """States that pass by themselves within moments; subscribers are not told of them."""
+
+_AT_REST = ("ready", "failed", "budget_spent", "stopped")
+"""States that may last: their page is kept in the memo."""
 
 
 @workflow.defn(name=c.RETRY)
@@ -354,7 +357,11 @@ class RetryWorkflow:
             changes["failure"] = failure
         before = self._status
         self._status = before.model_copy(update=changes)
-        workflow.set_current_details(pages.replica_page(self._status))
+        page = pages.replica_page(self._status)
+        if state in _AT_REST and state != before.state:
+            shown.keep(page)
+        else:
+            shown.show(page)
         if state != before.state:
             attributes.set_phase(state)
         if (state, detail) != (before.state, before.detail) and state not in _PASSING:

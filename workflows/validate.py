@@ -9,7 +9,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from standfast import contracts as c
 
-from workflows import attributes, steps
+from workflows import attributes, shown, steps
 
 _T = TypeVar("_T")
 
@@ -60,6 +60,7 @@ class ValidateWorkflow:
             summary="Keep the report beside the hashes it proves",
         )
         attributes.set_phase("passed" if report.passed else "failed")
+        shown.keep(_page(start, results))
         return report
 
     async def _prove(self, replica: int) -> None:
@@ -84,7 +85,7 @@ class ValidateWorkflow:
             summary=_PROBES[probe].format(where=where),
         )
         self._results[start.replicas.index(replica), list(_PROBES).index(probe)] = result
-        workflow.set_current_details(_page(start, self._in_order()))
+        shown.show(_page(start, self._in_order()))
         return result
 
     def _in_order(self) -> tuple[c.ProbeResult, ...]:

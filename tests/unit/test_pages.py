@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from standfast.contracts import Failure, ReplicaStatus, StepProgress
-from workflows.pages import deploy_page, next_step, replica_page
+from workflows.pages import deploy_page, next_step, plain, replica_page
 
 STATES = get_args(ReplicaStatus.model_fields["state"].annotation)
 
@@ -33,3 +33,24 @@ def test_a_pipe_in_a_detail_does_not_break_the_table() -> None:
     steps = (StepProgress(name="resolve", state="running", detail="a | b\nc"),)
     page = deploy_page("m", None, steps, ())
     assert "a \\| b c" in page
+
+
+def test_a_page_is_plain_lines_where_markdown_is_not_read() -> None:
+    steps = (
+        StepProgress(name="resolve", state="done", detail="org/m at 0a1b"),
+        StepProgress(name="image", state="failed", detail="a | b"),
+        StepProgress(name="plan"),
+    )
+    page = deploy_page("m", None, steps, (status("backing_off"),))
+    assert plain(page) == [
+        "m",
+        "Generation: not resolved yet",
+        "✓  Pin the settings  org/m at 0a1b",
+        "✗  Build the image  a | b",
+        "·  Resolve the plan",
+        "inference/0  backing off  2",
+    ]
+    failure = Failure(kind="permanent", code="x", message="It broke.", help="Mend it.", evidence=("last | line",))
+    broken = plain(replica_page(status("failed").model_copy(update={"failure": failure})))
+    assert broken[:3] == ["m@1 · inference/0", "state  failed", "attempt  2"]
+    assert broken[-4:] == ["Last failure: x (permanent)", "It broke.", "Mend it.", "last | line"]
