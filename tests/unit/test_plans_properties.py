@@ -5,9 +5,10 @@ import contextlib
 import dataclasses
 import io
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -15,20 +16,24 @@ from standfast.plans import bind, check, is_intact, resolve
 from standfast.plans.arguments import ArgumentReader
 from standfast.plans.options import OptionList, canonical
 from standfast.plans.ownership import owner_of
-from standfast.plans.records import Generation, Placement
+from standfast.plans.records import Generation, Placement, ResolutionInputs
 from standfast.problems import ProblemsError
-from standfast.spec import Compute, Deployment, Launch, Parallelism, Scaling
+from standfast.spec import Compute, Deployment, Image, Launch, Parallelism, Scaling
 from tests.unit.plans_cases import (
     CPU_IMAGE,
     GPU_IMAGE,
     INSPECTION,
+    SGLANG_CPU_IMAGE,
+    SGLANG_IMAGE,
     deployment,
     facts,
     inputs,
     plan,
+    sglang,
+    sglang_inputs,
 )
 
-_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+_VLLM_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "max-num-seqs": st.integers(1, 512),
     "enforce_eager": st.booleans(),
     "gpu-memory-utilization": st.floats(0.1, 0.9),
@@ -37,7 +42,49 @@ _OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "cudagraph_capture_sizes": st.lists(st.integers(1, 64), min_size=1, max_size=4),
     "chat-template": st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12),
 }
+_SGLANG_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "max-running-requests": st.integers(1, 512),
+    "disable_radix_cache": st.booleans(),
+    "mem-fraction-static": st.floats(0.1, 0.9),
+    "random_seed": st.integers(-5, 5),
+    "default-chat-template-kwargs": st.dictionaries(st.sampled_from(["a", "b"]), st.integers(0, 3)),
+    "cuda_graph_bs_decode": st.lists(st.integers(1, 64), min_size=1, max_size=4),
+    "chat-template": st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12),
+}
 
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """An engine, and what the tests must know of it."""
+
+    deployment: Callable[..., Deployment]
+    inputs: Callable[..., ResolutionInputs]
+    images: tuple[Image, Image]
+    """For the CPU, and for GPUs."""
+    options: dict[str, st.SearchStrategy[Any]]
+    meets: Callable[[tuple[str, ...], str, str], bool]
+    """Whether a command meets the others at an address and port."""
+
+
+ENGINES = {
+    "vllm": Kind(
+        deployment,
+        inputs,
+        (CPU_IMAGE, GPU_IMAGE),
+        _VLLM_OPTIONS,
+        lambda argv, address, port: (
+            (argv[argv.index("--master-addr") + 1], argv[argv.index("--master-port") + 1]) == (address, port)
+        ),
+    ),
+    "sglang": Kind(
+        sglang,
+        sglang_inputs,
+        (SGLANG_CPU_IMAGE, SGLANG_IMAGE),
+        _SGLANG_OPTIONS,
+        lambda argv, address, port: f"dist_init_addr={address}:{port}" in argv,
+    ),
+}
+each_engine = pytest.mark.parametrize("engine", list(ENGINES))
 
 _LAUNCH = st.builds(Launch, standoff=st.sampled_from(["0s", "1m"]), stagger=st.sampled_from(["0s", "5s"]))
 
@@ -69,11 +116,11 @@ def _sizes(draw: st.DrawFn) -> tuple[Compute, Parallelism]:
 
 
 @st.composite
-def _deployments(draw: st.DrawFn) -> Deployment:
+def _deployments(draw: st.DrawFn, engine: str) -> Deployment:
     compute, parallelism = draw(_sizes())
     replicas = draw(st.integers(1, 5))
-    options = draw(st.fixed_dictionaries({}, optional=_OPTIONS))
-    wanted = deployment(
+    options = draw(st.fixed_dictionaries({}, optional=ENGINES[engine].options))
+    wanted = ENGINES[engine].deployment(
         compute=compute,
         parallelism=parallelism,
         scaling=Scaling(min_replicas=replicas, max_replicas=replicas),
@@ -99,14 +146,16 @@ def _placements(draw: st.DrawFn, wanted: Deployment) -> Placement:
 
 def _resolve(wanted: Deployment, placement: Placement | None = None) -> Generation:
     assert wanted.inference is not None
-    image = GPU_IMAGE if wanted.inference.compute.gpus else CPU_IMAGE
-    return resolve(wanted, inputs(image, placement=placement))
+    kind = ENGINES[wanted.inference.engine]
+    image = kind.images[wanted.inference.compute.gpus > 0]
+    return resolve(wanted, kind.inputs(image, placement=placement))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_replicas_are_whole_and_share_nothing(data: st.DataObject) -> None:
-    wanted = data.draw(_deployments())
+@each_engine
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_replicas_are_whole_and_share_nothing(engine: str, data: st.DataObject) -> None:
+    wanted = data.draw(_deployments(engine))
     placement = data.draw(_placements(wanted))
     generation = _resolve(wanted, placement)
     role, topology = plan(generation), plan(generation).topology
@@ -135,8 +184,7 @@ def test_replicas_are_whole_and_share_nothing(data: st.DataObject) -> None:
         if replica.rendezvous is not None:
             port = str(dict(bound.ranks[0].ports)[replica.rendezvous.port])
             for rank in bound.ranks:
-                assert rank.argv[rank.argv.index("--master-addr") + 1] == head.address
-                assert rank.argv[rank.argv.index("--master-port") + 1] == port
+                assert ENGINES[engine].meets(rank.argv, head.address, port)
     assert [replica.index for replica in role.replicas] == list(range(len(role.replicas)))
     assert len(hosts) == role.groups * topology.nodes
     assert placement.nodes is None or len(hosts) <= placement.nodes
@@ -148,11 +196,14 @@ def test_replicas_are_whole_and_share_nothing(data: st.DataObject) -> None:
 _ANY_SIZE = st.none() | st.integers(1, 9)
 
 
-@settings(max_examples=150, deadline=None)
+@each_engine
+@settings(max_examples=100, deadline=None)
 @given(
-    st.builds(Compute, gpu=st.just("H100"), gpus=st.integers(1, 9), nodes=st.integers(1, 5), cpus=st.integers(1, 9))
+    compute=st.builds(
+        Compute, gpu=st.just("H100"), gpus=st.integers(1, 9), nodes=st.integers(1, 5), cpus=st.integers(1, 9)
+    )
     | st.builds(Compute, nodes=st.integers(1, 5), cpus=st.integers(1, 9)),
-    st.builds(
+    parallelism=st.builds(
         Parallelism,
         tensor=_ANY_SIZE,
         pipeline=_ANY_SIZE,
@@ -160,12 +211,12 @@ _ANY_SIZE = st.none() | st.integers(1, 9)
         expert=_ANY_SIZE,
         data_parallel_attention=st.booleans(),
     ),
-    st.builds(Placement, nodes=_ANY_SIZE, gpus_per_node=_ANY_SIZE),
+    placement=st.builds(Placement, nodes=_ANY_SIZE, gpus_per_node=_ANY_SIZE),
 )
 def test_any_sizes_are_planned_or_refused_with_a_limit_and_a_hint(
-    compute: Compute, parallelism: Parallelism, placement: Placement
+    engine: str, compute: Compute, parallelism: Parallelism, placement: Placement
 ) -> None:
-    wanted = deployment(compute=dataclasses.replace(compute, memory="64GiB"), parallelism=parallelism)
+    wanted = ENGINES[engine].deployment(compute=dataclasses.replace(compute, memory="64GiB"), parallelism=parallelism)
     try:
         role = plan(_resolve(wanted, placement))
     except ProblemsError as error:
@@ -176,9 +227,11 @@ def test_any_sizes_are_planned_or_refused_with_a_limit_and_a_hint(
     assert all(size in (None, getattr(role.topology, name)) for name, size in asked.items())
 
 
-@settings(max_examples=25, deadline=None)
-@given(_deployments(), st.randoms())
-def test_the_order_of_a_mapping_does_not_matter(wanted: Deployment, shuffle: random.Random) -> None:
+@each_engine
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), shuffle=st.randoms())
+def test_the_order_of_a_mapping_does_not_matter(engine: str, data: st.DataObject, shuffle: random.Random) -> None:
+    wanted = data.draw(_deployments(engine))
     assert wanted.inference is not None
 
     def shuffled(mapping: Any) -> dict[str, Any]:
@@ -187,7 +240,7 @@ def test_the_order_of_a_mapping_does_not_matter(wanted: Deployment, shuffle: ran
         return {key: shuffled(value) if isinstance(value, dict) else value for key, value in items}
 
     inference = wanted.inference
-    again = deployment(
+    again = ENGINES[engine].deployment(
         compute=inference.compute,
         parallelism=inference.parallelism,
         scaling=inference.scaling,
