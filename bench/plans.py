@@ -88,7 +88,7 @@ def _child(*arguments: str) -> dict[str, float]:
 
 
 def _inspection() -> Any:
-    from standfast.plans.records import Inspection, OptionSpec
+    from standfast.plans.inspection import Inspection, OptionSpec
 
     flags = (
         *("host", "port", "served-model-name", "tensor-parallel-size", "pipeline-parallel-size", "nnodes", "node-rank"),

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from standfast.plans.records import PinnedModel, Record, RetryPlan, ValidationPlan
+from standfast.plans.record import Record
+from standfast.plans.records import PinnedModel, RetryPlan, ValidationPlan
 
 TASK_QUEUE = "standfast"
 """Workflows, and activities that any control worker may run."""

@@ -17,7 +17,7 @@ from standfast.client.connection import TemporalEndpoint, UnreachableError
 from standfast.client.errors import DeployInProgressError, StillRunningError, operation_error
 from standfast.contracts import DEPLOY, TASK_QUEUE, DeployInput, DeployResult, DeployStatus, deploy_id
 from standfast.plans import check
-from standfast.plans.records import digest_of
+from standfast.plans.record import digest_of
 from standfast.problems import ProblemsError
 from standfast.spec import Deployment
 

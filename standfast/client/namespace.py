@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from standfast.contracts import SEARCH_ATTRIBUTES
-from standfast.plans.records import Record
+from standfast.plans.record import Record
 
 if TYPE_CHECKING:
     from temporalio.client import Client

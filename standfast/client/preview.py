@@ -8,7 +8,8 @@ from standfast.images.store import ImageStore, image_digest
 from standfast.plans import check, difference, resolution_inputs, resolve
 from standfast.plans.diff import GenerationDiff, settings_difference
 from standfast.plans.identity import read_settings
-from standfast.plans.records import Digest, Generation, PinnedModel, Record
+from standfast.plans.record import Digest, Record
+from standfast.plans.records import Generation, PinnedModel
 from standfast.plans.render import plan_document, plan_lines
 from standfast.problems import ProblemsError
 from standfast.spec import Deployment, DirectorySource, HubSource, WheelSource

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from standfast.contracts import DeployStatus, Failure, ProofReport, ReplicaStatus
-from standfast.plans.records import Record
+from standfast.plans.record import Record
 
 
 class AttemptView(Record):

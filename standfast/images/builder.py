@@ -20,7 +20,7 @@ from standfast.diskcache import locked, remove_tree, write_whole
 from standfast.images import inspector, uv
 from standfast.images.store import MARKER, BuiltImage, ImageStore, additions, image_digest, inspector_digest
 from standfast.images.uv import Kind, Narrator
-from standfast.plans.records import Inspection
+from standfast.plans.inspection import Inspection
 from standfast.spec import Image
 from standfast.subprocesses import Finished
 

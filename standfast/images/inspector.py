@@ -3,7 +3,7 @@
 ``python -I inspector.py ENGINE OUTPUT`` imports the engine, walks the parser of its own command line, and writes
 ``{"engine", "version", "executable", "options"}`` as JSON to the file OUTPUT, since engines print while they load.
 ``executable`` is relative to the image's root. An option is ``{"dest", "flags", "negations", "minimum", "maximum",
-"choices", "type", "repeatable"}``: see `standfast.plans.records.OptionSpec`.
+"choices", "type", "repeatable"}``: see `standfast.plans.inspection.OptionSpec`.
 """
 
 import argparse

@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from standfast.images import inspector
-from standfast.plans.records import Digest, Inspection, Record, digest_of
+from standfast.plans.inspection import Inspection
+from standfast.plans.record import Digest, Record, digest_of
 from standfast.spec import Image
 
 MARKER = "image.json"

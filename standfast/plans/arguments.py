@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from standfast.plans.inspection import OptionSpec
 from standfast.plans.options import Found, OptionList, arity, canonical, long_flag, misfit, negation, takes_keys
 from standfast.plans.ownership import Owned, owner_of
-from standfast.plans.records import OptionSpec, canonical_json
+from standfast.plans.record import canonical_json
 from standfast.problems import Problem, redact
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from standfast.plans.facts import BindFacts, BoundRank, BoundReplica, RankFacts
-from standfast.plans.records import PLACEHOLDER, RankPlan, RolePlan, digest_of
+from standfast.plans.record import digest_of
+from standfast.plans.records import PLACEHOLDER, RankPlan, RolePlan
 from standfast.problems import Problem, ProblemsError
 
 _LAST_PORT = 65535

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from standfast.plans.identity import settings_of
 from standfast.plans.options import begins_option
-from standfast.plans.records import Generation, RankPlan, Record, RolePlan, canonical_json
+from standfast.plans.record import Record, canonical_json
+from standfast.plans.records import Generation, RankPlan, RolePlan
 from standfast.spec import Deployment
 
 

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from standfast.plans.records import PLACEHOLDER, Digest, NonNegative, Record
+from standfast.plans.record import Digest, NonNegative, Record
+from standfast.plans.records import PLACEHOLDER
 
 
 class RankFacts(Record):

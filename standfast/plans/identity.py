@@ -10,7 +10,8 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from standfast.plans.records import Generation, RolePlan, canonical_json, digest_of
+from standfast.plans.record import canonical_json, digest_of
+from standfast.plans.records import Generation, RolePlan
 from standfast.spec import Deployment
 
 _DEPLOYMENT: TypeAdapter[Deployment] = TypeAdapter(Deployment)

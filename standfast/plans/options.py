@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from standfast.plans.records import OptionSpec
+from standfast.plans.inspection import OptionSpec
 
 _NEGATIVE_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
 _ASSIGNMENT = re.compile(r"[a-z_][a-z0-9_]*:?=")

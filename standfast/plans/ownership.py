@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
 
-from standfast.plans.records import OptionSpec
+from standfast.plans.inspection import OptionSpec
 
 
 class Owned(NamedTuple):

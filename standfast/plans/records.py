@@ -9,18 +9,14 @@ Records that are kept or travel by themselves carry ``schema_version``, and thei
 `standfast.plans.stored` lifts what an earlier version wrote.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+from standfast.plans.inspection import Inspection
+from standfast.plans.record import Digest, NonNegative, Positive, Record, Seconds, require
 
 #: A name that `bind` fills in, such as ``@{http_port}``; a whole token ``@{executable}`` becomes several tokens.
 PLACEHOLDER = re.compile(r"@\{([a-z_]*)\}")
@@ -28,71 +24,6 @@ PLACEHOLDER = re.compile(r"@\{([a-z_]*)\}")
 #: span, and the same of rank 0: ``@{head_address}``, ``@{head_host}``, ``@{head_<offset>_port}``.
 PLACEHOLDERS = frozenset({"attempt", "executable", "model_path", "address", "host", "gpu_ids"})
 HEAD_PLACEHOLDERS = frozenset({"head_address", "head_host"})
-
-
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
-
-
-class Record(BaseModel):
-    """A frozen, strict record without unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-def canonical_json(value: Any) -> bytes:
-    """The one JSON text of a value: sorted keys, no spaces, UTF-8. Digests are taken over it."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-
-
-def digest_of(value: Any) -> str:
-    """SHA-256 of `canonical_json`, in hexadecimal."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()
-
-
-class OptionSpec(Record):
-    """One option of the engine's command line, as its own parser declares it.
-
-    ``minimum`` and ``maximum`` count values (``maximum`` None: any number); ``negations`` are the ``--no-...``
-    spellings; ``flags`` is empty for a positional.
-    """
-
-    dest: str
-    flags: tuple[str, ...]
-    negations: tuple[str, ...] = ()
-    minimum: NonNegative
-    maximum: NonNegative | None
-    choices: tuple[str, ...] | None = None
-    type: str = "str"
-    repeatable: bool = False
-
-    @model_validator(mode="after")
-    def _is_one_that_a_parser_can_declare(self) -> Self:
-        _require(self.maximum is None or self.maximum >= self.minimum, f"{self.dest}: maximum is below minimum")
-        _require(
-            all(flag.startswith("-") for flag in (*self.flags, *self.negations)),
-            f"{self.dest}: a flag starts with a dash",
-        )
-        _require(bool(self.flags) or not self.negations, f"{self.dest}: a positional has no negation")
-        return self
-
-
-class Inspection(Record):
-    """What was read inside an image; bound to the image by ``image_digest``."""
-
-    schema_version: Literal[1] = 1
-    image_digest: Digest
-    engine: str
-    version: str
-    executable: tuple[str, ...]
-    inspector: str
-    options: tuple[OptionSpec, ...]
-
-    @property
-    def options_digest(self) -> str:
-        """The identity of the option list."""
-        return digest_of([option.model_dump(mode="json") for option in self.options])
 
 
 class PinnedModel(Record):
@@ -143,8 +74,8 @@ class Topology(Record):
 
     @model_validator(mode="after")
     def _divides_evenly(self) -> Self:
-        _require(self.workers % self.nodes == 0, f"{self.workers} workers do not divide over {self.nodes} nodes")
-        _require(
+        require(self.workers % self.nodes == 0, f"{self.workers} workers do not divide over {self.nodes} nodes")
+        require(
             self.expert == 1 or (self.tensor * self.data) % self.expert == 0,
             f"expert={self.expert} must divide tensor * data",
         )
@@ -160,7 +91,7 @@ class EnvironmentBinding(Record):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        _require((self.value is None) != (self.secret is None), f"{self.name} needs a value or a secret, not both")
+        require((self.value is None) != (self.secret is None), f"{self.name} needs a value or a secret, not both")
         return self
 
 
@@ -175,10 +106,10 @@ class PortSpan(Record):
     @model_validator(mode="after")
     def _holds_its_offsets(self) -> Self:
         names, places = [name for name, _ in self.offsets], [offset for _, offset in self.offsets]
-        _require(
+        require(
             len(set(names)) == len(names) and len(set(places)) == len(places), "two offsets of a port span are the same"
         )
-        _require(all(place < self.count for place in places), f"an offset lies outside the span of {self.count} ports")
+        require(all(place < self.count for place in places), f"an offset lies outside the span of {self.count} ports")
         return self
 
 
@@ -193,7 +124,7 @@ class Claim(Record):
 
     @model_validator(mode="after")
     def _type_and_count_of_gpus_agree(self) -> Self:
-        _require((self.gpu is None) == (self.gpus == 0), "a claim names a GPU type exactly when it claims GPUs")
+        require((self.gpu is None) == (self.gpus == 0), "a claim names a GPU type exactly when it claims GPUs")
         return self
 
 
@@ -225,15 +156,15 @@ class RankPlan(Record):
     @model_validator(mode="after")
     def _can_be_bound(self) -> Self:
         names = [binding.name for binding in self.environment]
-        _require(len(set(names)) == len(names), "a variable is bound twice")
-        _require(bool(self.argv), "a rank needs a command")
+        require(len(set(names)) == len(names), "a variable is bound twice")
+        require(bool(self.argv), "a rank needs a command")
         known = PLACEHOLDERS | HEAD_PLACEHOLDERS | port_placeholders(self.claim.ports)
         for text in self._texts():
-            _require(text == "@{executable}" or "@{executable}" not in text, "@{executable} must be a token of its own")
+            require(text == "@{executable}" or "@{executable}" not in text, "@{executable} must be a token of its own")
             for name in PLACEHOLDER.findall(text):
                 # Which ports the head has is its own claim: the role plan looks.
                 of_the_head = name.startswith("head_") and name.endswith("_port")
-                _require(name in known or of_the_head, f"nothing fills in @{{{name}}}")
+                require(name in known or of_the_head, f"nothing fills in @{{{name}}}")
         return self
 
 
@@ -296,7 +227,7 @@ class ReplicaPlan(Record):
 
     @model_validator(mode="after")
     def _gpus_differ(self) -> Self:
-        _require(len(set(self.gpu_slots)) == len(self.gpu_slots), "a GPU slot is given twice")
+        require(len(set(self.gpu_slots)) == len(self.gpu_slots), "a GPU slot is given twice")
         return self
 
 
@@ -322,7 +253,7 @@ class ReadinessPlan(Record):
 
     @model_validator(mode="after")
     def _deadlines_are_in_order(self) -> Self:
-        _require(self.initialization_timeout_s <= self.startup_timeout_s, "initialization must end before startup does")
+        require(self.initialization_timeout_s <= self.startup_timeout_s, "initialization must end before startup does")
         return self
 
 
@@ -340,7 +271,7 @@ class MethodPlan(Record):
 
     @model_validator(mode="after")
     def _begun_work_is_not_repeated(self) -> Self:
-        _require(
+        require(
             self.method != "POST" or not self.retry_statuses, "a POST that a backend may have begun is not sent again"
         )
         return self
@@ -369,7 +300,7 @@ class EndpointPlan(Record):
     @model_validator(mode="after")
     def _methods_differ(self) -> Self:
         methods = [plan.method for plan in self.methods]
-        _require(len(set(methods)) == len(methods), "a method is relayed in two ways")
+        require(len(set(methods)) == len(methods), "a method is relayed in two ways")
         return self
 
 
@@ -418,40 +349,40 @@ class RolePlan(Record):
 
     @model_validator(mode="after")
     def _ranks_are_one_gang(self) -> Self:
-        _require(
+        require(
             [rank.rank for rank in self.ranks] == list(range(len(self.ranks))), "ranks must be 0, 1, 2, ... in order"
         )
         nodes = [rank.node for rank in self.ranks]
-        _require(nodes == sorted(nodes), "the nodes of the ranks must be in order")
-        _require(set(nodes) == set(range(self.topology.nodes)), "the ranks must cover the nodes of the topology")
+        require(nodes == sorted(nodes), "the nodes of the ranks must be in order")
+        require(set(nodes) == set(range(self.topology.nodes)), "the ranks must cover the nodes of the topology")
         gpus = [sum(rank.claim.gpus for rank in self.ranks if rank.node == node) for node in set(nodes)]
-        _require(sum(gpus) in (0, self.topology.workers), f"{sum(gpus)} GPUs for {self.topology.workers} workers")
-        _require(len(set(gpus)) == 1, "the nodes of a replica give it different numbers of GPUs")
-        _require(len({rank.claim.gpu for rank in self.ranks}) == 1, "the ranks claim different types of GPUs")
+        require(sum(gpus) in (0, self.topology.workers), f"{sum(gpus)} GPUs for {self.topology.workers} workers")
+        require(len(set(gpus)) == 1, "the nodes of a replica give it different numbers of GPUs")
+        require(len({rank.claim.gpu for rank in self.ranks}) == 1, "the ranks claim different types of GPUs")
         if not any(gpus):
             per_node = self.topology.workers_per_node
             fewest = min(rank.claim.cpus for rank in self.ranks)
-            _require(per_node <= fewest, f"{per_node} workers on a node whose rank claims {fewest} CPUs")
+            require(per_node <= fewest, f"{per_node} workers on a node whose rank claims {fewest} CPUs")
         head = self.head.claim.ports
         known = PLACEHOLDERS | HEAD_PLACEHOLDERS | port_placeholders(head, "head_")
         for rank in self.ranks:
             for name in rank.placeholders - known - port_placeholders(rank.claim.ports):
-                _require(False, f"the head has nothing that fills in @{{{name}}}")
+                require(False, f"the head has nothing that fills in @{{{name}}}")
         return self
 
     @model_validator(mode="after")
     def _replicas_have_their_places(self) -> Self:
         gpus, lanes, nodes = self.gpus_per_node, self.lanes, self.topology.nodes
-        _require(lanes > 0, f"a replica takes {gpus} GPUs of a node that has {self.placement.gpus_per_node}")
+        require(lanes > 0, f"a replica takes {gpus} GPUs of a node that has {self.placement.gpus_per_node}")
         for index, replica in enumerate(self.replicas):
-            _require(replica.index == index, "replicas must be 0, 1, 2, ... in order")
-            _require((replica.group, replica.lane) == divmod(index, lanes), f"replica {index} is in another place")
+            require(replica.index == index, "replicas must be 0, 1, 2, ... in order")
+            require((replica.group, replica.lane) == divmod(index, lanes), f"replica {index} is in another place")
             slots = tuple(range(replica.lane * gpus, (replica.lane + 1) * gpus))
-            _require(replica.gpu_slots == slots, f"the GPUs of replica {index} are not those of its lane")
+            require(replica.gpu_slots == slots, f"the GPUs of replica {index} are not those of its lane")
             delay = self.standoff_s + index * self.stagger_s if index else 0.0
-            _require(replica.launch_delay_s == delay, f"the delay of replica {index} is not standoff + index * stagger")
+            require(replica.launch_delay_s == delay, f"the delay of replica {index} is not standoff + index * stagger")
         room = self.placement.nodes
-        _require(room is None or self.groups * nodes <= room, f"{self.groups} groups of {nodes} nodes exceed {room}")
+        require(room is None or self.groups * nodes <= room, f"{self.groups} groups of {nodes} nodes exceed {room}")
         return self
 
     @model_validator(mode="after")
@@ -460,18 +391,18 @@ class RolePlan(Record):
         endpoint, readiness = self.endpoint, self.readiness
         for replica in self.replicas:
             backend, rendezvous = replica.backend, replica.rendezvous
-            _require(backend.id == f"{self.role}/{replica.index}", "a backend is named by its role and replica")
-            _require(backend.port in ports, f"the head has no port named {backend.port}")
-            _require(backend.served_name == endpoint.served_name, "a backend serves another name than the endpoint")
-            _require(backend.health_path == readiness.health_path, "a backend's health path is not the readiness's")
-            _require((rendezvous is None) == (len(self.ranks) == 1), "ranks meet exactly when there are several")
+            require(backend.id == f"{self.role}/{replica.index}", "a backend is named by its role and replica")
+            require(backend.port in ports, f"the head has no port named {backend.port}")
+            require(backend.served_name == endpoint.served_name, "a backend serves another name than the endpoint")
+            require(backend.health_path == readiness.health_path, "a backend's health path is not the readiness's")
+            require((rendezvous is None) == (len(self.ranks) == 1), "ranks meet exactly when there are several")
             if rendezvous is not None:
-                _require(rendezvous.port in ports, f"the head has no port named {rendezvous.port}")
-                _require(
+                require(rendezvous.port in ports, f"the head has no port named {rendezvous.port}")
+                require(
                     rendezvous.timeout_s == readiness.initialization_timeout_s,
                     "ranks wait for each other as long as initialization may take",
                 )
-        _require(
+        require(
             endpoint.backends == tuple(replica.backend.id for replica in self.replicas),
             "the backends of the endpoint are those of the replicas",
         )
@@ -489,8 +420,8 @@ class RetryPlan(Record):
 
     @model_validator(mode="after")
     def _backoffs_are_in_order(self) -> Self:
-        _require(self.window_s > 0, "the window of a retry budget must be longer than 0")
-        _require(self.initial_backoff_s <= self.max_backoff_s, "initial_backoff_s exceeds max_backoff_s")
+        require(self.window_s > 0, "the window of a retry budget must be longer than 0")
+        require(self.initial_backoff_s <= self.max_backoff_s, "initial_backoff_s exceeds max_backoff_s")
         return self
 
 
@@ -523,7 +454,7 @@ class Generation(Record):
     @model_validator(mode="after")
     def _hash_names_its_plan(self) -> Self:
         held = None if self.inference is None else self.inference.hash
-        _require(self.inference_hash == held, "inference_hash must be the hash of the inference plan")
+        require(self.inference_hash == held, "inference_hash must be the hash of the inference plan")
         return self
 
     @property

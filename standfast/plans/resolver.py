@@ -7,6 +7,7 @@ from standfast.plans.checks import check, image_accelerator
 from standfast.plans.engines import Engine, Request
 from standfast.plans.environment import bindings, environment_problems, merge
 from standfast.plans.identity import generation_digest, inference_hash, settings_of
+from standfast.plans.inspection import Inspection
 from standfast.plans.options import OptionList
 from standfast.plans.records import (
     BackendPlan,
@@ -15,7 +16,6 @@ from standfast.plans.records import (
     EngineIdentity,
     EnvironmentBinding,
     Generation,
-    Inspection,
     PinnedModel,
     Placement,
     RankPlan,

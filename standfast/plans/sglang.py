@@ -13,7 +13,9 @@ from typing import Any
 
 from standfast.plans.arguments import Setting
 from standfast.plans.engines import Command, Request
-from standfast.plans.records import EnvironmentBinding, OptionSpec, PortSpan, Topology, canonical_json
+from standfast.plans.inspection import OptionSpec
+from standfast.plans.record import canonical_json
+from standfast.plans.records import EnvironmentBinding, PortSpan, Topology
 from standfast.problems import Problem
 from standfast.spec import Inference, seconds
 

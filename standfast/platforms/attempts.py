@@ -15,7 +15,7 @@ from typing import Any
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from standfast.plans.records import canonical_json
+from standfast.plans.record import canonical_json
 from standfast.platforms.base import ExitRecord, LaunchedRank, ProcessRef, RankPhase
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:+-]*(/[A-Za-z0-9][A-Za-z0-9._@:+-]*)*")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from standfast.plans.facts import BoundReplica
-from standfast.plans.records import NonNegative, Record
+from standfast.plans.record import NonNegative, Record
 from standfast.problems import UserError
 
 RankPhase = Literal["absent", "waiting", "running", "stopping", "ended"]

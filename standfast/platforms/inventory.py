@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from standfast.plans.records import NonNegative, Positive, Record
+from standfast.plans.record import NonNegative, Positive, Record
 from standfast.values import parse_memory
 
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))

@@ -1,6 +1,6 @@
 """Leases on one host: GPUs, memory and port spans that one attempt holds and no other gets."""
 
-from standfast.plans.records import NonNegative, Positive, Record
+from standfast.plans.record import NonNegative, Positive, Record
 from standfast.platforms.inventory import HostInventory
 from standfast.platforms.ports import span_filter
 from standfast.registry import CapacityError, Registry, Reservation

@@ -12,7 +12,7 @@ from typing import Literal
 import structlog
 
 from standfast.plans.facts import BoundReplica
-from standfast.plans.records import canonical_json
+from standfast.plans.record import canonical_json
 from standfast.platforms.attempts import (
     AttemptFiles,
     attempt_of,

@@ -7,7 +7,7 @@ stood when the replica became ready. Helpers that come and go later (compilers, 
 from collections.abc import Sequence
 from typing import Literal
 
-from standfast.plans.records import NonNegative, Record
+from standfast.plans.record import NonNegative, Record
 from standfast.platforms.base import Observation, ProcessRef, RankObservation
 
 #: Beats come every 0.5 s; a launcher that is silent for this long is stuck (or its host is), even on a loaded machine.

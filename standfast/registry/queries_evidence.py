@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from standfast.plans.records import Inspection
+from standfast.plans.inspection import Inspection
 from standfast.registry.database import Database
 from standfast.registry.errors import NotFound
 from standfast.registry.rows import StoredImage, StoredProof

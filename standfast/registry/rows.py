@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from standfast.plans.records import Generation, Inspection
+from standfast.plans.inspection import Inspection
+from standfast.plans.records import Generation
 
 GenerationPhase = Literal["preparing", "starting", "validating", "serving", "draining", "retired", "failed"]
 BackendState = Literal["down", "starting", "ready", "draining"]

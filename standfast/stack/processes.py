@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from standfast.plans.records import Record
+from standfast.plans.record import Record
 
 
 class ProcessRef(Record):

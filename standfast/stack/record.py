@@ -12,7 +12,7 @@ from typing import IO, Literal
 from pydantic import ValidationError
 
 from standfast.home import Home
-from standfast.plans.records import Record
+from standfast.plans.record import Record
 from standfast.stack.processes import ProcessRef
 
 LAST_WORD = "standfast-stack-failed "

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from standfast.home import Home
-from standfast.plans.records import Record
+from standfast.plans.record import Record
 from standfast.stack.processes import ProcessRef, end
 from standfast.stack.record import StackRecord, is_running, read_record
 

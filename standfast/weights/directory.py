@@ -4,7 +4,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from standfast.plans.records import PinnedModel, digest_of
+from standfast.plans.record import digest_of
+from standfast.plans.records import PinnedModel
 from standfast.spec import DirectorySource
 from standfast.weights.errors import WeightsError
 

@@ -13,7 +13,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from standfast.plans.records import NonNegative, PinnedModel, Record, digest_of
+from standfast.plans.record import NonNegative, Record, digest_of
+from standfast.plans.records import PinnedModel
 from standfast.weights.directory import manifest_digest
 
 

@@ -8,7 +8,7 @@ import pytest
 from standfast.images.builder import image_digest
 from standfast.images.recipes import VLLM_CPU
 from standfast.images.store import BuiltImage, ImageStore
-from standfast.plans.records import OptionSpec
+from standfast.plans.inspection import OptionSpec
 from standfast.spec import WheelSource
 from standfast.weights import WeightsStore, pin
 from tests.e2e.conftest import Quickstart

@@ -2,14 +2,13 @@
 
 import hashlib
 
+from standfast.plans.inspection import Inspection, OptionSpec
 from standfast.plans.records import (
     BackendPlan,
     Claim,
     EndpointPlan,
     EngineIdentity,
     Generation,
-    Inspection,
-    OptionSpec,
     PinnedModel,
     Placement,
     PortSpan,

@@ -6,7 +6,8 @@ from typing import Any
 
 from standfast.plans import resolution_inputs, resolve
 from standfast.plans.facts import BindFacts, RankFacts
-from standfast.plans.records import Generation, Inspection, PinnedModel, Placement, ResolutionInputs, RolePlan
+from standfast.plans.inspection import Inspection
+from standfast.plans.records import Generation, PinnedModel, Placement, ResolutionInputs, RolePlan
 from standfast.problems import Problem, ProblemsError
 from standfast.spec import (
     Compute,

@@ -5,7 +5,7 @@ import inspect
 from typing import Any
 
 from standfast.images.inspector import describe, parameters_without_flags
-from standfast.plans.records import OptionSpec
+from standfast.plans.inspection import OptionSpec
 
 
 def read(**options: Any) -> OptionSpec:

@@ -7,7 +7,7 @@ import pytest
 
 from standfast.images.recipes import VLLM_CPU
 from standfast.images.store import BuiltImage, ImageStore, image_digest
-from standfast.plans.records import Inspection
+from standfast.plans.inspection import Inspection
 
 DIGEST = image_digest(VLLM_CPU)
 

@@ -163,8 +163,8 @@ def test_a_setting_given_twice_names_both_places() -> None:
 def test_a_repeatable_setting_may_be_given_twice() -> None:
     # --middleware is the one repeatable option of the list and is managed, so the rule is shown on a list of our own.
     from standfast.plans.arguments import ArgumentReader
+    from standfast.plans.inspection import OptionSpec
     from standfast.plans.options import OptionList
-    from standfast.plans.records import OptionSpec
 
     spec = OptionSpec(dest="tag", flags=("--tag",), minimum=1, maximum=1, repeatable=True)
     reader = ArgumentReader(OptionList((spec,)), engine="engine", where="Deployment.inference")

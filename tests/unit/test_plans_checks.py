@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from standfast.plans import check, resolution_inputs, resolve
-from standfast.plans.records import PinnedModel, ResolutionInputs, digest_of
+from standfast.plans.record import digest_of
+from standfast.plans.records import PinnedModel, ResolutionInputs
 from standfast.problems import ProblemsError
 from standfast.spec import (
     Backpressure,

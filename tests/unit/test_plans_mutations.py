@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from standfast.plans import bind, is_intact, resolve
 from standfast.plans.facts import BindFacts, BoundReplica
-from standfast.plans.records import EnvironmentBinding, Generation, Inspection, Record, ResolutionInputs
+from standfast.plans.inspection import Inspection
+from standfast.plans.record import Record
+from standfast.plans.records import EnvironmentBinding, Generation, ResolutionInputs
 from tests.unit.plans_cases import CASES, facts, plan
 
 _GPUS = "two-replicas-of-two-nodes"

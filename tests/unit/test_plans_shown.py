@@ -4,7 +4,8 @@ import json
 
 from standfast.plans import difference, plan_document, plan_lines, resolve
 from standfast.plans.diff import settings_difference
-from standfast.plans.records import Placement, canonical_json
+from standfast.plans.record import canonical_json
+from standfast.plans.records import Placement
 from standfast.spec import Compute, Launch, Scaling, Secret
 from tests.unit.plans_cases import CASES, GPU_IMAGE, deployment, inputs
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from standfast.plans.records import canonical_json
+from standfast.plans.record import canonical_json
 from standfast.spec import (
     Adapters,
     Backpressure,
