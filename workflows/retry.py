@@ -9,6 +9,7 @@ from temporalio import workflow
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
+    ChildWorkflowError,
     FailureError,
     WorkflowAlreadyStartedError,
     is_cancelled_exception,
@@ -143,7 +144,7 @@ class RetryWorkflow:
                 return None
             if placement is not None:
                 failure = await self._run(self._reference(attempt, number, placement))
-        except ActivityError as error:
+        except (ActivityError, ChildWorkflowError) as error:
             if is_cancelled_exception(error) and workflow.cancellation_reason() is not None:
                 self._stop_because_cancelled()
             else:

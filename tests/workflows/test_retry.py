@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from standfast import contracts as c
@@ -167,6 +168,20 @@ async def test_a_replica_that_fails_its_new_proof_is_started_again(temporal: Wor
         status = await until(stage, handle, lambda s: s.state == "ready" and s.attempt >= 3)
         assert status.attempt == 3
         assert world.names().count("publish_backend") == 2
+
+
+async def test_a_proof_that_could_not_be_made_is_a_failed_attempt_and_not_the_end(
+    temporal: WorkflowEnvironment,
+) -> None:
+    world = World(watch=lambda number: transient() if number == 1 else None)
+    broken = ApplicationError("the registry said no", non_retryable=True)
+    world.refuse = lambda name: broken if name == "record_proof" else None
+    async with kept_up(temporal, world) as (stage, handle):
+        status = await until(stage, handle, lambda s: s.state == "failed")
+        assert status.failure is not None and status.failure.message == "the registry said no"
+        world.refuse = lambda name: None
+        await handle.execute_update("retry", c.RetryRequest())
+        assert (await until(stage, handle, lambda s: s.state == "ready")).attempt == 3
 
 
 async def test_an_interruption_is_started_again_without_spending(temporal: WorkflowEnvironment) -> None:
