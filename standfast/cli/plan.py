@@ -55,11 +55,7 @@ async def _compare(selection: Selection) -> list[PlanComparison]:
 
 def _print(one: PlanPreview) -> None:
     console = stdout_console()
-    lines = one.lines() or (
-        f"{one.deployment} on {one.target}",
-        f"  image           {one.image_name} {one.image_digest[:12]} (not built yet)",
-    )
-    for index, line in enumerate(lines):
+    for index, line in enumerate(one.lines()):
         heading = index == 0 or (line and not line.startswith(" "))
         label, rest = line[:18], line[18:]
         if heading:

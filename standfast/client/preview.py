@@ -9,8 +9,9 @@ from standfast.plans import check, difference, resolution_inputs, resolve
 from standfast.plans.diff import GenerationDiff, settings_difference
 from standfast.plans.identity import read_settings
 from standfast.plans.record import Digest, Record
-from standfast.plans.records import Generation, PinnedModel
-from standfast.plans.render import plan_document, plan_lines
+from standfast.plans.records import Generation, PinnedModel, Topology
+from standfast.plans.render import plan_document, plan_lines, size_line
+from standfast.plans.topology import divide
 from standfast.problems import ProblemsError
 from standfast.spec import Deployment, DirectorySource, HubSource, WheelSource
 
@@ -27,6 +28,8 @@ class PlanPreview(Record):
     target: str
     image_name: str
     image_digest: Digest
+    replicas: int
+    topology: Topology
     generation: Generation | None
     notes: tuple[str, ...] = ()
 
@@ -36,13 +39,21 @@ class PlanPreview(Record):
             "deployment": self.deployment,
             "target": self.target,
             "image": {"name": self.image_name, "digest": self.image_digest, "built": self.generation is not None},
+            "replicas": self.replicas,
+            "topology": self.topology.model_dump(mode="json"),
             "generation": plan_document(self.generation) if self.generation is not None else None,
             "notes": list(self.notes),
         }
 
     def lines(self) -> tuple[str, ...]:
-        """The plan as a person reads it; empty without a generation."""
-        return plan_lines(self.generation) if self.generation is not None else ()
+        """The plan as a person reads it; its outline without a generation."""
+        if self.generation is not None:
+            return plan_lines(self.generation)
+        return (
+            f"{self.deployment} on {self.target}",
+            f"  image           {self.image_name} {self.image_digest[:12]} (not built yet)",
+            f"  inference       {size_line(self.replicas, self.topology)}",
+        )
 
 
 class PlanComparison(Record):
@@ -75,6 +86,8 @@ def preview(
     assert inference is not None, "check() refuses deployments without an inference role"
     image = choose(inference.image, inference.engine, gpu=inference.compute.gpus > 0)
     digest = image_digest(image)
+    topology = divide(inference).topology
+    assert topology is not None, "check() refuses sizes that cannot be divided"
     built = ImageStore((home or Home.default()).images).read(digest)
     model, notes = _pinned_before(deployment, serving) or _provisional(deployment)
     generation = None
@@ -92,6 +105,8 @@ def preview(
         target=target,
         image_name=image.name,
         image_digest=digest,
+        replicas=inference.scaling.min_replicas,
+        topology=topology,
         generation=generation,
         notes=notes,
     )

@@ -6,13 +6,13 @@ spelling, and what the image does not have is refused with the nearest option th
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from standfast.plans.inspection import OptionSpec
 from standfast.plans.options import Found, OptionList, arity, canonical, long_flag, misfit, negation, takes_keys
-from standfast.plans.ownership import Owned, owner_of
+from standfast.plans.ownership import Owned, owner_of, owner_of_name
 from standfast.plans.record import canonical_json
 from standfast.problems import Problem, redact
 
@@ -293,8 +293,7 @@ class ArgumentReader:
         spelled = ".".join((long_flag(found.spec), *found.path))
         plain = canonical(f"--{found.written.lstrip('-')}") in (spelled, long_flag(found.spec), negation(found.spec))
         subject = spelled if plain else f"{found.written} is {spelled}, which"
-        message = f"{subject} decides {owned.meaning}, and Standfast manages that."
-        self._refuse("managed-option", where, message, value, help=_sentence(owned.advice(value)))
+        self.problems.append(managed_option(owned, subject, where, value))
 
     def _values_fit(self, found: Found, flag: str, values: list[str], where: str, given: Any) -> bool:
         spec = found.spec
@@ -341,6 +340,31 @@ class ArgumentReader:
     ) -> None:
         shown = None if value is None else redact(_text(value))
         self.problems.append(Problem(code=code, where=where, message=message, help=help, value=shown, limit=limit))
+
+
+def managed_option(owned: Owned, subject: str, where: str, value: Any) -> Problem:
+    """The refusal of a setting that Standfast makes itself; ``subject`` is how the message calls it."""
+    return Problem(
+        code="managed-option",
+        where=where,
+        message=f"{subject} decides {owned.meaning}, and Standfast manages that.",
+        help=_sentence(owned.advice(value)),
+        value=None if value is None else redact(_text(value)),
+    )
+
+
+def managed_by_name(options: Mapping[str, Any], tokens: Sequence[str], *, where: str) -> Iterator[Problem]:
+    """What Standfast manages among settings whose image nobody has looked into yet: full names only, in any engine's
+    words. `ArgumentReader` finds every other spelling once the image's options are known.
+    """
+    for key, value in options.items():
+        if (owned := owner_of_name(key)) is not None:
+            yield managed_option(owned, canonical(f"--{key}"), f"{where}.options[{key!r}]", value)
+    for index, token in enumerate(tokens):
+        flag, equals, attached = token.partition("=")
+        if flag.startswith("--") and (owned := owner_of_name(flag)) is not None:
+            given = attached if equals else next(iter(tokens[index + 1 : index + 2]), None)
+            yield managed_option(owned, canonical(flag), f"{where}.extra_args[{index}]", given)
 
 
 _SECRET_HELP = "Bind it as a variable: Inference(environment={'NAME': Secret('NAME')})."

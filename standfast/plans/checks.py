@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from standfast.plans.arguments import managed_by_name
 from standfast.plans.environment import bindings, environment_problems
 from standfast.plans.strategies import ENGINES
 from standfast.plans.topology import divide
@@ -45,6 +46,7 @@ def _problems(deployment: Deployment) -> Iterator[Problem]:
     yield from environment_problems(bindings(inference.environment), where="Deployment.inference.environment")
     yield from _literal_secrets(inference.options, "Deployment.inference.options")
     yield from _literal_secrets(inference.extra_args, "Deployment.inference.extra_args")
+    yield from managed_by_name(inference.options, inference.extra_args, where="Deployment.inference")
     yield from _engine(inference)
     yield from _scaling(inference.scaling)
     yield from _parallelism(inference)

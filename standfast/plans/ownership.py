@@ -166,6 +166,11 @@ def owner_of(spec: OptionSpec, path: Iterable[str] = ()) -> Owned | None:
     return _owner_of(spec.flags, spec.negations, spec.dest, tuple(path))
 
 
+def owner_of_name(name: str) -> Owned | None:
+    """Who manages an option, judged by its full name alone: for a config whose image nobody has looked into yet."""
+    return _match(_OPTIONS, [name.lstrip("-").replace("_", "-").removeprefix("no-")])
+
+
 @lru_cache(maxsize=4096)
 def _owner_of(flags: tuple[str, ...], negations: tuple[str, ...], dest: str, path: tuple[str, ...]) -> Owned | None:
     names = [flag.lstrip("-").removeprefix("no-") for flag in (*flags, *negations) if flag.startswith("--")]

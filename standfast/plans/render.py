@@ -60,8 +60,7 @@ def _role(role: RolePlan) -> Iterator[str]:
     if role.release:
         yield _row("release", role.release)
     yield ""
-    size = f"{_count(len(role.replicas), 'replica')} of {_count(role.topology.nodes, 'node')}"
-    yield f"inference: {size}, {_division(role.topology)}"
+    yield f"inference: {size_line(len(role.replicas), role.topology)}"
     yield from _places(role)
     yield ""
     yield "processes of a replica"
@@ -71,6 +70,11 @@ def _role(role: RolePlan) -> Iterator[str]:
     yield ""
     yield "endpoint"
     yield from _endpoint(role)
+
+
+def size_line(replicas: int, topology: Topology) -> str:
+    """How many replicas of how many nodes, and how each divides the model."""
+    return f"{_count(replicas, 'replica')} of {_count(topology.nodes, 'node')}, {_division(topology)}"
 
 
 def _places(role: RolePlan) -> Iterator[str]:

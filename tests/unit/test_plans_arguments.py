@@ -276,7 +276,7 @@ def test_every_problem_is_reported_at_once() -> None:
         )
     )
     assert [problem.code for problem in problems] == [
-        *("literal-secret", "managed-variable", "unknown-option", "managed-option", "wrong-value", "loose-argument")
+        *("literal-secret", "managed-variable", "managed-option", "unknown-option", "wrong-value", "loose-argument")
     ]
 
 
