@@ -23,7 +23,7 @@ from standfast.contracts import (
     retry_id,
     validate_id,
 )
-from standfast.problems import UserError
+from standfast.problems import UserError, redact
 
 if TYPE_CHECKING:
     from temporalio.client import Client as TemporalClient
@@ -130,7 +130,9 @@ async def deprecate(
     drain_timeout_s: float,
     timeout_s: float | None,
 ) -> DeprecateResult:
-    """Retire a deployment, or one generation of it; a retirement that runs already is joined."""
+    """Retire a deployment, or one generation of it; a retirement that runs already is joined. What looks like a
+    credential in ``reason`` is left out: it is kept.
+    """
     from temporalio.common import WorkflowIDConflictPolicy
 
     subject = generation or deployment.name
@@ -138,7 +140,7 @@ async def deprecate(
         deployment=deployment.name,
         generation=generation,
         target=deployment.target,
-        reason=reason,
+        reason=redact(reason),
         drain_timeout_s=drain_timeout_s,
         requested_by=requester(),
     )
@@ -149,7 +151,7 @@ async def deprecate(
         task_queue=TASK_QUEUE,
         result_type=DeprecateResult,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        memo={"requested_by": start.requested_by, "reason": reason},
+        memo={"requested_by": start.requested_by, "reason": start.reason},
         static_summary=f"Retire {subject}",
         search_attributes=search_attributes(deployment=deployment.name, target=deployment.target, phase="draining"),
         rpc_timeout=QUERY_TIMEOUT,

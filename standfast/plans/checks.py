@@ -2,15 +2,14 @@
 machine.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Iterator
 
 from standfast.plans.arguments import managed_by_name
+from standfast.plans.credentials import literal_secrets
 from standfast.plans.environment import bindings, environment_problems
 from standfast.plans.strategies import ENGINES
 from standfast.plans.topology import divide
-from standfast.problems import Problem, redact
+from standfast.problems import Problem
 from standfast.spec import Deployment, Image, Inference, Scaling
 
 #: Fields of `Parallelism` that serving has no use for, each with what to write instead.
@@ -18,8 +17,6 @@ _FOR_TRAINERS = {
     "expert_tensor": "Leave it out: the experts are divided by Parallelism(expert=...).",
     "sequence": "Leave it out: it divides the activations of a trainer.",
 }
-_SECRET_BY_NAME = "Bind it by name: environment={'NAME': Secret('NAME')}."
-_SECRET_ELSEWHERE = "Leave it out: credentials of indexes and hubs belong in the environment that the stack runs in."
 
 
 def check(deployment: Deployment) -> tuple[Problem, ...]:
@@ -31,6 +28,9 @@ def check(deployment: Deployment) -> tuple[Problem, ...]:
 
 
 def _problems(deployment: Deployment) -> Iterator[Problem]:
+    managed = tuple(_managed(deployment.inference)) if deployment.inference is not None else ()
+    told = {problem.where for problem in managed}
+    yield from (problem for problem in literal_secrets(deployment) if problem.where not in told)
     if deployment.trainer is not None:
         yield _later(
             "trainer",
@@ -41,16 +41,16 @@ def _problems(deployment: Deployment) -> Iterator[Problem]:
     if deployment.inference is None:
         return
     inference = deployment.inference
-    yield from _literal_secrets(deployment.model, "Deployment.model", _SECRET_ELSEWHERE)
-    yield from _literal_secrets(inference.image, "Deployment.inference.image", _SECRET_ELSEWHERE)
-    yield from environment_problems(bindings(inference.environment), where="Deployment.inference.environment")
-    yield from _literal_secrets(inference.options, "Deployment.inference.options")
-    yield from _literal_secrets(inference.extra_args, "Deployment.inference.extra_args")
-    yield from managed_by_name(inference.options, inference.extra_args, where="Deployment.inference")
+    yield from managed
     yield from _engine(inference)
     yield from _scaling(inference.scaling)
     yield from _parallelism(inference)
     yield from topology_problems(inference)
+
+
+def _managed(inference: Inference) -> Iterator[Problem]:
+    yield from environment_problems(bindings(inference.environment), where="Deployment.inference.environment")
+    yield from managed_by_name(inference.options, inference.extra_args, where="Deployment.inference")
 
 
 def topology_problems(inference: Inference) -> Iterator[Problem]:
@@ -59,26 +59,6 @@ def topology_problems(inference: Inference) -> Iterator[Problem]:
     yield from division.problems
     if division.topology is not None and inference.engine in ENGINES:
         yield from ENGINES[inference.engine].topology_problems(inference, division.topology)
-
-
-def _literal_secrets(value: Any, where: str, help: str = _SECRET_BY_NAME) -> Iterator[Problem]:
-    """Credentials written out. They are refused here, before the settings travel anywhere."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _literal_secrets(item, f"{where}[{key!r}]", help)
-    elif isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _literal_secrets(item, f"{where}[{index}]", help)
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _literal_secrets(getattr(value, field.name), f"{where}.{field.name}", help)
-    elif isinstance(value, str) and redact(value) != value:
-        yield Problem(
-            code="literal-secret",
-            where=where,
-            message="the value looks like a secret, and plans are kept and shown.",
-            help=help,
-        )
 
 
 def _engine(inference: Inference) -> Iterator[Problem]:
