@@ -11,7 +11,7 @@ from standfast.registry.queries_backends import backend_of
 from standfast.registry.queries_deployments import get_generation, write_phase
 from standfast.registry.rows import Backend, Route, RoutingTable, StoredRoute
 from standfast.registry.statements import one_or_none, utc_now
-from standfast.registry.tables import backends, deployments, generations, revision, routes
+from standfast.registry.tables import backends, deployments, revision, routes
 
 #: The queue limit and Retry-After of a served name before its deployment has said its own.
 _FIRST_MAX_WAITING = 1
@@ -26,44 +26,6 @@ class RouteQueries:
     """Methods of `standfast.registry.Registry` on routes."""
 
     _database: Database
-
-    async def ensure_route(
-        self, served_name: str, *, deployment: str, visible: bool, max_waiting: int, retry_after_s: float
-    ) -> StoredRoute:
-        """Make a served name known while nothing serves it yet; a route that is there already stays as it is. Raises
-        `ServedNameTaken`.
-        """
-        async with self._database.write_routing() as connection:
-            route = await _route(connection, served_name)
-            if route is not None:
-                _refuse_foreign(route, deployment)
-                return route
-            await _write_route(connection, served_name, deployment, None, visible, max_waiting, retry_after_s)
-            route = await _route(connection, served_name)
-            assert route is not None
-            return route
-
-    async def set_route(
-        self,
-        served_name: str,
-        *,
-        deployment: str,
-        generation: str | None,
-        visible: bool,
-        max_waiting: int,
-        retry_after_s: float,
-    ) -> StoredRoute:
-        """Write a route as given, wherever it pointed before (see `switch_route` for the careful way). Raises
-        `ServedNameTaken`.
-        """
-        async with self._database.write_routing() as connection:
-            route = await _route(connection, served_name)
-            if route is not None:
-                _refuse_foreign(route, deployment)
-            await _write_route(connection, served_name, deployment, generation, visible, max_waiting, retry_after_s)
-            route = await _route(connection, served_name)
-            assert route is not None
-            return route
 
     async def switch_route(self, served_name: str, to_generation: str, expect_generation: str | None) -> int:
         """Move a deployment's traffic to another generation, if it still goes to ``expect_generation`` (None: nowhere).
@@ -218,7 +180,7 @@ async def _write_route(
     connection: AsyncConnection,
     served_name: str,
     deployment: str,
-    generation: str | None,
+    generation: str,
     visible: bool,
     max_waiting: int,
     retry_after_s: float,
@@ -231,9 +193,6 @@ async def _write_route(
         "retry_after_s": retry_after_s,
         "updated_at": utc_now(),
     }
-    if generation is not None and await one_or_none(connection, generations, generations.c.id == generation) is None:
-        raise NotFound(f"There is no generation {generation!r} to route {served_name!r} to.")
     changed = await connection.execute(sa.update(routes).where(routes.c.served_name == served_name).values(**values))
     if changed.rowcount == 0:
-        await _refuse_retired(connection, deployment)
         await connection.execute(sa.insert(routes).values(served_name=served_name, **values))
