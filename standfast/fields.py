@@ -25,7 +25,16 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from standfast.problems import Problem, ProblemsError, redact
-from standfast.values import FrozenMapping, Misuse, format_duration, format_memory, freeze, parse_duration, parse_memory
+from standfast.values import (
+    FrozenMapping,
+    Misuse,
+    format_duration,
+    format_memory,
+    freeze,
+    parse_duration,
+    parse_memory,
+    unwritable,
+)
 
 _T = TypeVar("_T")
 _CONFIG = ConfigDict(extra="forbid", strict=True, validate_default=True)
@@ -244,6 +253,8 @@ def _tokens(value: object) -> tuple[str, ...]:
     for index, token in enumerate(value):
         if not isinstance(token, str):
             raise Misuse(f"must be a list of texts; item {index} is {_kind_of(token)}", "Write it in quotes.")
+        if (fault := unwritable(token)) is not None:
+            raise Misuse(f"holds {fault} in item {index}, which no command line can carry")
     return tuple(value)
 
 

@@ -167,6 +167,17 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
+#: Bits of a whole number: Python itself does not write many more as text.
+_LONGEST = 4096
+
+
+def unwritable(text: str) -> str | None:
+    """What in a text no command line can carry, if anything."""
+    if "\0" in text:
+        return "a NUL character"
+    return "half of a surrogate pair" if any("\ud800" <= char <= "\udfff" for char in text) else None
+
+
 def _require_json(value: Any, place: str) -> None:
     at = f"at {place}: " if place else ""
     if isinstance(value, Mapping):
@@ -179,6 +190,10 @@ def _require_json(value: Any, place: str) -> None:
             _require_json(item, f"{place}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         raise Misuse(f"{at}{value} is not a JSON number")
+    elif isinstance(value, int) and value.bit_length() > _LONGEST:
+        raise Misuse(f"{at}a number of more than {_LONGEST} bits is not carried over by JSON")
+    elif isinstance(value, str) and not value.isascii() and (fault := unwritable(value.replace("\0", ""))) is not None:
+        raise Misuse(f"{at}the text holds {fault}")
     elif not (value is None or isinstance(value, bool | int | float | str)):
         kinds = "text, number, boolean, None, list or mapping"
         raise Misuse(f"{at}a value of type {type(value).__name__} is not a JSON value", f"write {kinds}")

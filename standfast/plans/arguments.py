@@ -12,9 +12,10 @@ from typing import Any
 
 from standfast.plans.inspection import OptionSpec
 from standfast.plans.options import Found, OptionList, arity, canonical, long_flag, misfit, negation, takes_keys
-from standfast.plans.ownership import Owned, owner_of, owner_of_name
+from standfast.plans.ownership import Owned, names_a_secret, owner_of, owner_of_name
 from standfast.plans.record import canonical_json
 from standfast.problems import Problem, redact
+from standfast.values import unwritable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class ArgumentReader:
             if found is None or key.startswith("-"):
                 self._unknown(key, where, value)
             elif self._may_set(found, where, value) and (tokens := self._rendered(found, value, where)):
-                meant = False if found.negated else value
+                meant = False if found.negated else _alone(found.spec, value)
                 settings.append(Setting(spec=found.spec, value=meant, tokens=tuple(tokens), where=where))
         return tuple(settings)
 
@@ -88,13 +89,14 @@ class ArgumentReader:
                 help="Leave the option out to keep the engine's default.",
             )
             return []
-        items = list(value) if isinstance(value, list | tuple) else [value]
-        if not self._values_fit(found, flag, [_text(item) for item in items], where, value):
+        items = _items(spec, value)
+        texts = [_text(item) for item in items]
+        if not self._nested(found, texts, where) or not self._values_fit(found, flag, texts, where, value):
             return []
         return self._tokens(spec, flag, items, where)
 
     def _switch(self, spec: OptionSpec, flag: str, value: bool, where: str) -> list[str]:
-        if spec.minimum > 0:
+        if spec.minimum > 0 or (self.by_name and spec.maximum != 0):
             self._refuse(
                 "wrong-arity",
                 where,
@@ -225,10 +227,18 @@ class ArgumentReader:
                     limit="one value",
                 )
                 return None, taken
-        elif not self._values_fit(found, found.flag, values, where, given):
+        elif not self._values_fit(found, found.flag, values, where, given) or not self._nested(found, values, where):
             return None, taken
-        else:
-            self._nested(found, values, where)
+        if self.by_name and not values and found.values[1] != 0:
+            # Without its parser, nothing says what the flag alone would mean.
+            self._refuse(
+                "wrong-arity",
+                where,
+                f"{found.flag} needs its value written out.",
+                help=f"Write '{found.flag}=VALUE'.",
+                limit="one value or more",
+            )
+            return None, taken
         tokens = (token, *following[:taken])
         return Setting(spec=found.spec, value=_meant(found, values), tokens=tokens, where=where), taken
 
@@ -246,6 +256,14 @@ class ArgumentReader:
                 "literal-secret", where, f"the value of {long_flag(spec)} looks like a secret.", help=_SECRET_HELP
             )
             return False
+        if (fault := next(filter(None, map(unwritable, _texts(given))), None)) is not None:
+            self._refuse(
+                "unwritable",
+                where,
+                f"the value of {long_flag(spec)} holds {fault}, which no command line can carry.",
+                help="Write the value without it.",
+            )
+            return False
         if any("@{" in text for text in _texts(given)):
             self._refuse(
                 "placeholder",
@@ -255,7 +273,7 @@ class ArgumentReader:
                 help="Write the value without it.",
             )
             return False
-        if isinstance(given, Mapping) and not self._may_hold(found, given, where):
+        if not self._may_hold(found, given, where):
             return False
         places = self._places.setdefault(spec.dest, [])
         clash = next((place for other, place in places if _clash(other, found)), None)
@@ -271,29 +289,24 @@ class ArgumentReader:
             return False
         return True
 
-    def _may_hold(self, found: Found, value: Mapping[str, Any], where: str) -> bool:
+    def _may_hold(self, found: Found, value: Any, where: str) -> bool:
         """Whether a JSON setting carries no key that Standfast manages."""
-        for path in _paths(value):
-            if (owned := owner_of(found.spec, path)) is not None:
-                self._managed(owned, replace(found, path=path), where, None)
-                return False
-        return True
+        paths = [(path, owner_of(found.spec, path)) for path in dict.fromkeys(_paths(value, found.path))]
+        managed = [(path, owned) for path, owned in paths if owned is not None]
+        for path, owned in managed:
+            self._managed(owned, replace(found, path=path), where, None)
+        return not managed
 
-    def _nested(self, found: Found, values: list[str], where: str) -> None:
-        """JSON text among the extra arguments may not carry a managed key either."""
-        for text in values:
-            try:
-                value = json.loads(text) if text.lstrip().startswith("{") else None
-            except ValueError:
-                continue
-            if isinstance(value, Mapping):
-                self._may_hold(found, value, where)
+    def _nested(self, found: Found, values: list[str], where: str) -> bool:
+        """Whether JSON written as text carries no managed key either."""
+        held = [self._may_hold(found, _json_or_text(text), where) for text in values if text.lstrip()[:1] in ("{", "[")]
+        return all(held)
 
     def _managed(self, owned: Owned, found: Found, where: str, value: Any) -> None:
         spelled = ".".join((long_flag(found.spec), *found.path))
         plain = canonical(f"--{found.written.lstrip('-')}") in (spelled, long_flag(found.spec), negation(found.spec))
         subject = spelled if plain else f"{found.written} is {spelled}, which"
-        self.problems.append(managed_option(owned, subject, where, value))
+        self.problems.append(managed_option(owned, subject, where, _showable(found.spec.dest, value)))
 
     def _values_fit(self, found: Found, flag: str, values: list[str], where: str, given: Any) -> bool:
         spec = found.spec
@@ -359,21 +372,28 @@ def managed_by_name(options: Mapping[str, Any], tokens: Sequence[str], *, where:
     """
     for key, value in options.items():
         if (owned := owner_of_name(key)) is not None:
-            yield managed_option(owned, canonical(f"--{key}"), f"{where}.options[{key!r}]", value)
+            yield managed_option(owned, canonical(f"--{key}"), f"{where}.options[{key!r}]", _showable(key, value))
     for index, token in enumerate(tokens):
         flag, equals, attached = token.partition("=")
         if flag.startswith("--") and (owned := owner_of_name(flag)) is not None:
             given = attached if equals else next(iter(tokens[index + 1 : index + 2]), None)
-            yield managed_option(owned, canonical(flag), f"{where}.extra_args[{index}]", given)
+            yield managed_option(owned, canonical(flag), f"{where}.extra_args[{index}]", _showable(flag, given))
 
 
+def _showable(name: str, value: Any) -> Any:
+    """The value that was given to an option, unless the option's name says that it is a credential."""
+    return None if names_a_secret(name.lstrip("-").replace("-", "_")) else value
+
+
+#: The reader of options that take JSON of any kind.
+_JSON = "loads"
 _SECRET_HELP = "Bind it as a variable: Inference(environment={'NAME': Secret('NAME')})."
 
 
 def _nearest(spec: OptionSpec, value: str) -> str:
     """What could have been meant by a value that does not fit."""
     if spec.choices is None:
-        return "Write a plain number."
+        return "Write it as JSON, with quotes around text." if spec.type == _JSON else "Write a plain number."
     close = difflib.get_close_matches(value, spec.choices, n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else "Choose one of them."
 
@@ -429,12 +449,28 @@ def _texts(value: Any) -> list[str]:
     return []
 
 
-def _paths(value: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+def _items(spec: OptionSpec, value: Any) -> list[Any]:
+    """The values that one of ``options`` gives: several for a list, unless a list is itself the JSON value."""
+    several = isinstance(value, list | tuple) and spec.type != _JSON
+    return list(value) if several else [value]
+
+
+def _alone(spec: OptionSpec, value: Any) -> Any:
+    """The value of an option that takes one, out of a list of one."""
+    one = spec.maximum == 1 and not spec.repeatable and isinstance(value, list | tuple) and spec.type != _JSON
+    return value[0] if one and len(value) == 1 else value
+
+
+def _paths(value: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The paths of all keys in a JSON value; the places in a list do not count."""
     found = []
-    for key, item in value.items():
-        found.append((*prefix, str(key)))
-        if isinstance(item, Mapping):
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            found.append((*prefix, str(key)))
             found += _paths(item, (*prefix, str(key)))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            found += _paths(item, prefix)
     return found
 
 

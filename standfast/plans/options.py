@@ -7,6 +7,7 @@ differ only in the list: nothing here knows an engine or a version.
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -155,6 +156,11 @@ def misfit(spec: OptionSpec, value: str) -> tuple[str, str] | None:
     if spec.choices is not None and value not in spec.choices:
         choices = ", ".join(spec.choices)
         return f"accepts {choices}", choices
+    if spec.type == "loads":
+        try:
+            json.loads(value)
+        except ValueError:
+            return "takes JSON", "JSON"
     if spec.type in ("int", "float"):
         try:
             (int if spec.type == "int" else float)(value)

@@ -112,7 +112,9 @@ _OPTIONS = (
     Owned(
         "code that the engine loads",
         "middleware *-plugin plugins logits-processors model-class-overrides enable-custom-logit-processor "
-        "forward-hooks custom-weight-loader custom-sigquit-handler stat-loggers",
+        "forward-hooks custom-weight-loader custom-sigquit-handler stat-loggers "
+        "compilation-config.inductor_passes hicache-storage-backend-extra-config.module_path "
+        "hicache-storage-backend-extra-config.class_name",
         "put the code into the image with Image(requirements=[...])",
     ),
     Owned(
@@ -134,7 +136,17 @@ _VARIABLES = (
         "PMIX_* OMPI_* TORCHELASTIC_* RAY_* VLLM_RAY_*",
         "leave it out, since the plan places ranks",
     ),
-    Owned("the rendezvous", "MASTER_* SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", "leave it out, since the plan sets it"),
+    Owned(
+        "the rendezvous",
+        "MASTER_* NCCL_COMM_ID SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE",
+        "leave it out, since the plan sets it",
+    ),
+    Owned(
+        "the model",
+        "VLLM_MODEL_REDIRECT_PATH VLLM_USE_MODELSCOPE SGLANG_USE_MODELSCOPE VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+        "leave it out, since only the weights of Model(source=...) are pinned",
+    ),
+    Owned("how long start-up may take", "VLLM_ENGINE_READY_TIMEOUT_S", "set Readiness(initialization_timeout=...)"),
     Owned(
         "addresses and ports",
         "VLLM_PORT VLLM_HOST_IP VLLM_LOOPBACK_IP VLLM_*_PORT VLLM_*_HOST SGLANG_HOST_IP SGLANG_LOCAL_IP_NIC "
@@ -146,19 +158,25 @@ _VARIABLES = (
         "CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES",
         "set Compute(gpu=..., gpus=...)",
     ),
-    Owned("which server runs", "SGLANG_RUST_SERVER", "leave it out, since the plan decides which processes run"),
+    Owned(
+        "which server runs",
+        "SGLANG_RUST_SERVER WEB_CONCURRENCY",
+        "leave it out, since the plan decides which processes run",
+    ),
     Owned("access", "VLLM_API_KEY", "leave it out, since the gateway holds the API keys"),
     Owned("Standfast's own state", "STANDFAST_*", "choose another name"),
     Owned(
         "code that the engine loads",
-        "PYTHONPATH PYTHONHOME PYTHONSTARTUP VLLM_PLUGINS SGLANG_PLUGINS",
+        "PYTHONPATH PYTHONHOME PYTHONSTARTUP VLLM_PLUGINS SGLANG_PLUGINS SGLANG_EXTERNAL_*",
         "put the code into the image with Image(requirements=[...], environment={...})",
     ),
 )
 
 #: Variables that belong to an image, which owns its code, and therefore may stand in ``Image.environment``.
 _OF_IMAGES = frozenset({"PYTHONPATH", "VLLM_PLUGINS", "SGLANG_PLUGINS"})
-_SECRET_NAME = re.compile(r"(?i)(^|_)(token|api_?key|secret|secret_access_key|password|passwd|credentials?)$")
+_SECRET_NAME = re.compile(
+    r"(?i)(^|_)(token|api_?key|secret|(secret|private|access|auth)_key|secret_access_key|passw(or)?d|pwd|credentials?)$"
+)
 
 
 def owner_of(spec: OptionSpec, path: Iterable[str] = ()) -> Owned | None:

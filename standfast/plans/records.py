@@ -355,7 +355,10 @@ class RolePlan(Record):
         nodes = [rank.node for rank in self.ranks]
         require(nodes == sorted(nodes), "the nodes of the ranks must be in order")
         require(set(nodes) == set(range(self.topology.nodes)), "the ranks must cover the nodes of the topology")
-        gpus = [sum(rank.claim.gpus for rank in self.ranks if rank.node == node) for node in set(nodes)]
+        held = dict.fromkeys(nodes, 0)
+        for rank in self.ranks:
+            held[rank.node] += rank.claim.gpus
+        gpus = list(held.values())
         require(sum(gpus) in (0, self.topology.workers), f"{sum(gpus)} GPUs for {self.topology.workers} workers")
         require(len(set(gpus)) == 1, "the nodes of a replica give it different numbers of GPUs")
         require(len({rank.claim.gpu for rank in self.ranks}) == 1, "the ranks claim different types of GPUs")

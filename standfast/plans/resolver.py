@@ -84,7 +84,7 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
     role, more = _role(deployment, inference, inputs)
     problems += more
     if problems or role is None:
-        raise ProblemsError(tuple({(problem.code, problem.where): problem for problem in problems}.values()))
+        raise ProblemsError(_once(problems))
     generation = Generation(
         deployment=deployment.name,
         target=inputs.target,
@@ -97,6 +97,15 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
         validation=_validation(deployment.validation),
     )
     return generation.model_copy(update={"digest": generation_digest(generation)})
+
+
+def _once(problems: list[Problem]) -> tuple[Problem, ...]:
+    """Every problem once. A secret is found by more than one check, each with words of its own."""
+    found = {
+        (problem.code, problem.where, "" if problem.code == "literal-secret" else problem.message): problem
+        for problem in problems
+    }
+    return tuple(found.values())
 
 
 def _input_problems(deployment: Deployment, inference: Inference, inputs: ResolutionInputs) -> Iterator[Problem]:

@@ -18,7 +18,8 @@ CURRENT = 2
 def read_generation(text: str | bytes) -> Generation:
     """The generation that was recorded as JSON by this release or an earlier one.
 
-    Raises `standfast.problems.UserError` for a later one, ``pydantic.ValidationError`` for what is no generation.
+    Raises `standfast.problems.UserError` for a later one, ``ValueError`` (``pydantic.ValidationError`` is one) for what
+    is no generation.
     """
     document = json.loads(text)
     version = document.get("schema_version") if isinstance(document, dict) else None
@@ -29,7 +30,10 @@ def read_generation(text: str | bytes) -> Generation:
             help="Use the release that recorded it, or deploy the config again with this one.",
         )
     while isinstance(version, int) and version in _LIFTS:
-        document = _LIFTS[version](document)
+        try:
+            document = _LIFTS[version](document)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"what was recorded as a generation of version {version} is none ({error!r})") from None
         version = document["schema_version"]
         text = json.dumps(document)
     return Generation.model_validate_json(text)

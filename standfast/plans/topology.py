@@ -156,8 +156,7 @@ def _clashes(inference: Inference, sizes: Sizes) -> Iterator[Problem]:
             "expert-misfit",
             "parallelism.expert",
             f"expert={sizes.expert} does not divide the {_count(stage, 'worker')} of a pipeline stage (tensor * data).",
-            f"Set Parallelism(expert={max(size for size in range(1, sizes.expert) if stage % size == 0)}), or "
-            "another divisor of tensor * data.",
+            f"Set Parallelism(expert={_divisor(stage, sizes.expert)}), or another divisor of tensor * data.",
             value=sizes.expert,
             limit=f"a divisor of {stage}",
         )
@@ -181,6 +180,11 @@ def _other_sizes(inference: Inference, sizes: Sizes, gpus: int) -> str:
     if sizes.workers % compute.nodes:
         return "Make the product equal to the GPUs of a replica."
     return f"Set Compute(gpus={sizes.workers // compute.nodes}), or sizes whose product is {gpus}."
+
+
+def _divisor(number: int, most: int) -> int:
+    """A large divisor of ``number`` that is below ``most``; the search ends early for absurd sizes."""
+    return max(size for size in range(1, min(most, number + 1, 4096)) if number % size == 0)
 
 
 def _count(number: int, what: str) -> str:

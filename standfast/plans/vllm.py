@@ -83,6 +83,8 @@ class Vllm:
             model = ("--model", "@{model_path}")
             if "--model" not in request.table.by_flag:
                 problems.append(_lacks("an argument for the model"))
+        if request.served_name.startswith("-"):
+            problems.append(_read_as_a_flag(request.served_name))
         environment, more = _environment(request)
         return Command(
             argv=("@{executable}", *model, *(token for flag, values in flags.items() for token in (flag, *values))),
@@ -207,6 +209,17 @@ def _kv_cache(request: Request, workers: int) -> tuple[int, list[Problem]]:
 def _misfit(field: str, message: str, help: str, *, value: object, limit: str) -> Problem:
     where = f"Deployment.inference.parallelism.{field}"
     return Problem(code="engine-topology", where=where, message=message, help=help, value=str(value), limit=limit)
+
+
+def _read_as_a_flag(name: str) -> Problem:
+    return Problem(
+        code="served-name",
+        where="Deployment.served_name",
+        message="vLLM would read a name that starts with a dash as a flag.",
+        help=f"Write served_name={name.lstrip('-')!r}.",
+        value=name,
+        limit="no dash at the start",
+    )
 
 
 def _lacks(what: str) -> Problem:
