@@ -82,9 +82,8 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
     if inputs.inspection.engine != inference.engine:
         raise ProblemsError(tuple(problems))
     role, more = _role(deployment, inference, inputs)
-    problems += more
-    if problems or role is None:
-        raise ProblemsError(_once(problems))
+    if problems or more or role is None:
+        raise ProblemsError(_once(problems, more))
     generation = Generation(
         deployment=deployment.name,
         target=inputs.target,
@@ -99,13 +98,11 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
     return generation.model_copy(update={"digest": generation_digest(generation)})
 
 
-def _once(problems: list[Problem]) -> tuple[Problem, ...]:
-    """Every problem once. A secret is found by more than one check, each with words of its own."""
-    found = {
-        (problem.code, problem.where, "" if problem.code == "literal-secret" else problem.message): problem
-        for problem in problems
-    }
-    return tuple(found.values())
+def _once(first: list[Problem], later: list[Problem]) -> tuple[Problem, ...]:
+    """Every problem once. What is found again with the image in hand is told in the words of then."""
+    again = {(problem.code, problem.where) for problem in later}
+    left = [problem for problem in first if (problem.code, problem.where) not in again]
+    return tuple(dict.fromkeys((*left, *later)))
 
 
 def _input_problems(deployment: Deployment, inference: Inference, inputs: ResolutionInputs) -> Iterator[Problem]:
