@@ -100,9 +100,11 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
 
 def _once(first: list[Problem], later: list[Problem]) -> tuple[Problem, ...]:
     """Every problem once. What is found again with the image in hand is told in the words of then."""
-    again = {(problem.code, problem.where) for problem in later}
-    left = [problem for problem in first if (problem.code, problem.where) not in again]
-    return tuple(dict.fromkeys((*left, *later)))
+    again: dict[tuple[str, str], list[Problem]] = {}
+    for problem in later:
+        again.setdefault((problem.code, problem.where), []).append(problem)
+    told = [better for problem in first for better in again.get((problem.code, problem.where), [problem])]
+    return tuple(dict.fromkeys((*told, *later)))
 
 
 def _input_problems(deployment: Deployment, inference: Inference, inputs: ResolutionInputs) -> Iterator[Problem]:
