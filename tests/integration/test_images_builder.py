@@ -322,7 +322,6 @@ async def test_an_alias_of_an_installed_distribution_is_refused(tmp_path: Path, 
         {"requirements": ("--index-url=https://elsewhere.invalid", "vllm")},
         {"requirements": ("vllm",), "overrides": ("a\n--extra-index-url b",)},
         {"requirements": ("vllm",), "distribution_aliases": ("vllm",)},
-        {"requirements": ("sglang",), "engine": "sglang"},
     ],
 )
 async def test_a_recipe_that_cannot_be_meant_is_refused_before_anything_runs(
