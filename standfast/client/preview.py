@@ -6,6 +6,7 @@ from standfast.home import Home
 from standfast.images.recipes import choose
 from standfast.images.store import ImageStore, image_digest
 from standfast.plans import check, difference, resolution_inputs, resolve
+from standfast.plans.arguments import managed_by_name
 from standfast.plans.diff import GenerationDiff, settings_difference
 from standfast.plans.identity import read_settings
 from standfast.plans.record import Digest, Record
@@ -92,6 +93,9 @@ def preview(
     model, notes = _pinned_before(deployment, serving) or _provisional(deployment)
     generation = None
     if built is None:
+        managed = tuple(managed_by_name(inference.options, inference.extra_args, where="Deployment.inference"))
+        if managed:
+            raise ProblemsError(managed)
         notes = (
             f"The image {image.name} is not built yet: the deploy builds it, then checks every option against it.",
             *notes,

@@ -4,7 +4,6 @@ machine.
 
 from collections.abc import Iterator
 
-from standfast.plans.arguments import managed_by_name
 from standfast.plans.credentials import literal_secrets
 from standfast.plans.environment import bindings, environment_problems
 from standfast.plans.strategies import ENGINES
@@ -50,7 +49,6 @@ def _problems(deployment: Deployment) -> Iterator[Problem]:
 
 def _managed(inference: Inference) -> Iterator[Problem]:
     yield from environment_problems(bindings(inference.environment), where="Deployment.inference.environment")
-    yield from managed_by_name(inference.options, inference.extra_args, where="Deployment.inference")
 
 
 def topology_problems(inference: Inference) -> Iterator[Problem]:

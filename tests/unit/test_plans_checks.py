@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from standfast.plans import check, resolution_inputs, resolve
+from standfast.plans.arguments import managed_by_name
 from standfast.plans.record import digest_of
 from standfast.plans.records import PinnedModel, ResolutionInputs
 from standfast.problems import ProblemsError
@@ -380,19 +381,11 @@ def test_a_secret_that_is_written_out_is_refused_from_the_config_alone(settings:
     assert not any("abcdefgh" in problem.render() for problem in problems)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_managed_names_are_refused_before_the_image_is_known(engine: Any) -> None:
-    wanted = Deployment(
-        name="m",
-        model=MODEL,
-        inference=Inference(
-            engine=engine,
-            options={"tensor_parallel_size": 2, "max-num-batched-tokens": 8},
-            extra_args=["--nnodes", "2", "--max-tokens=1", "--master-addr=a", "port"],
-        ),
-    )
-    found = [(problem.code, problem.where, problem.value) for problem in check(wanted)]
-    assert found == [
+def test_managed_names_are_found_before_the_image_is_known() -> None:
+    options = {"tensor_parallel_size": 2, "max-num-batched-tokens": 8}
+    tokens = ["--nnodes", "2", "--max-tokens=1", "--master-addr=a", "port"]
+    problems = managed_by_name(options, tokens, where="Deployment.inference")
+    assert [(problem.code, problem.where, problem.value) for problem in problems] == [
         ("managed-option", "Deployment.inference.options['tensor_parallel_size']", "2"),
         ("managed-option", "Deployment.inference.extra_args[0]", "2"),
         ("managed-option", "Deployment.inference.extra_args[3]", "a"),
