@@ -1,6 +1,5 @@
 """The real vLLM over two logical nodes of this host, and its own opinion of every topology that plans carry out."""
 
-import asyncio
 import json
 import os
 import signal
@@ -17,13 +16,12 @@ from standfast.client import Client
 from standfast.images.builder import image_digest
 from standfast.images.recipes import VLLM_CPU
 from standfast.images.store import BuiltImage, ImageStore
-from standfast.plans import bind, resolution_inputs, resolve
-from standfast.plans.facts import BindFacts, RankFacts
-from standfast.plans.records import PinnedModel, RolePlan
+from standfast.plans import resolution_inputs, resolve
+from standfast.plans.records import PinnedModel
 from standfast.platforms.local import LocalPlatform
-from standfast.spec import Compute, Deployment, DirectorySource, Inference, Model, Parallelism, Readiness
+from standfast.spec import Compute, Deployment, Parallelism
 from tests.e2e.conftest import Quickstart
-from tests.e2e.tiny import run_in_image
+from tests.e2e.tiny import commands, run_in_image, standing, tiny_deployment
 from tests.support.stack import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
@@ -60,16 +58,7 @@ class Tiny:
     root: Path
 
     def deployment(self, name: str, *, model: str = "dense", **inference: Any) -> Deployment:
-        return Deployment(
-            name=name,
-            model=Model(id=f"tiny/{model}", source=DirectorySource(path=str(self.root / model))),
-            inference=Inference(
-                engine="vllm",
-                context_length=256,
-                readiness=Readiness(startup_timeout="20m"),
-                **inference,
-            ),
-        )
+        return tiny_deployment(name, self.root / model, engine="vllm", **inference)
 
     async def run(self, code: str, *arguments: str) -> str:
         """Run code with the image's Python, as engines run; returns what it printed."""
@@ -106,12 +95,8 @@ async def client(quickstart: Quickstart, tiny: Tiny) -> AsyncIterator[Client]:
             options={"enforce-eager": True},
         ),
     ]
-    async with Client.connect(quickstart.home) as client:
-        try:
-            await asyncio.gather(*(client.deploy(gang) for gang in gangs))
-            yield client
-        finally:
-            await asyncio.gather(*(client.deprecate(gang.name, reason="the test") for gang in gangs))
+    async with standing(quickstart.home, gangs) as client:
+        yield client
 
 
 async def attempts_of(client: Client, deployment: str) -> list[str]:
@@ -179,20 +164,6 @@ TOPOLOGIES: list[tuple[str, int, dict[str, Any]]] = [
 ]
 
 
-def commands(tiny: Tiny, role: RolePlan, model: str) -> list[list[str]]:
-    """What each rank would be started with, less the executable."""
-    facts = BindFacts(
-        attempt="a/1",
-        model_path=str(tiny.root / model),
-        executable=("vllm", "serve"),
-        ranks=tuple(
-            RankFacts(rank=rank.rank, host=f"n{rank.node}", address="127.0.0.1", port_base=21000, gpu_ids=())
-            for rank in role.ranks
-        ),
-    )
-    return [list(rank.argv[2:]) for rank in bind(role, 0, facts).ranks]
-
-
 async def test_the_engine_reads_every_topology_as_it_was_planned(tiny: Tiny) -> None:
     pinned = {
         kind: PinnedModel(id=f"tiny/{kind}", source="directory", locator="/", revision="r")
@@ -212,7 +183,7 @@ async def test_the_engine_reads_every_topology_as_it_was_planned(tiny: Tiny) -> 
         role = resolve(wanted, inputs).inference
         assert role is not None
         roles.append(role)
-    argvs = [commands(tiny, role, model) for role, (model, _, _) in zip(roles, TOPOLOGIES, strict=True)]
+    argvs = [commands(role, tiny.root / model) for role, (model, _, _) in zip(roles, TOPOLOGIES, strict=True)]
     # What `check` refuses, the engine refuses too: copies that neither fill nodes nor fit into them.
     refused = [*argvs[4][0]]
     refused[refused.index("--data-parallel-size") + 1] = "3"

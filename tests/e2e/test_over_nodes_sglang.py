@@ -1,6 +1,5 @@
 """The real SGLang, on one node and over two logical nodes of this host, and its own opinion of planned settings."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,13 +11,12 @@ import pytest
 from standfast.client import Client
 from standfast.images.builder import build
 from standfast.images.store import BuiltImage, ImageStore
-from standfast.plans import bind, resolution_inputs, resolve
-from standfast.plans.facts import BindFacts, RankFacts
+from standfast.plans import resolution_inputs, resolve
 from standfast.plans.records import PinnedModel
 from standfast.platforms.local import LocalPlatform
-from standfast.spec import Compute, Deployment, DirectorySource, Image, Inference, Model, Parallelism, Readiness
+from standfast.spec import Compute, Deployment, Image, Parallelism
 from tests.e2e.conftest import Quickstart
-from tests.e2e.tiny import run_in_image
+from tests.e2e.tiny import commands, run_in_image, standing, tiny_deployment
 from tests.support.sglang_cpu import sglang_cpu_image
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
@@ -57,19 +55,15 @@ async def image(quickstart: Quickstart, recipe: Image) -> BuiltImage:
 
 
 def deployment(name: str, recipe: Image, model: Path, **inference: Any) -> Deployment:
-    return Deployment(
-        name=name,
-        model=Model(id=f"tiny/{model.name}", source=DirectorySource(path=str(model))),
-        inference=Inference(
-            engine="sglang",
-            image=recipe,
-            context_length=256,
-            readiness=Readiness(startup_timeout="20m"),
-            # Little of the memory that is free when it starts: other engines start beside it.
-            options={"mem-fraction-static": 0.5, "max-total-tokens": 4096},
-            extra_args=["--disable-overlap-schedule"],
-            **inference,
-        ),
+    return tiny_deployment(
+        name,
+        model,
+        engine="sglang",
+        image=recipe,
+        # Little of the memory that is free when it starts: other engines start beside it.
+        options={"mem-fraction-static": 0.5, "max-total-tokens": 4096},
+        extra_args=["--disable-overlap-schedule"],
+        **inference,
     )
 
 
@@ -88,12 +82,8 @@ async def client(quickstart: Quickstart, image: BuiltImage, recipe: Image, tiny_
             environment={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"},
         ),
     ]
-    async with Client.connect(quickstart.home) as client:
-        try:
-            await asyncio.gather(*(client.deploy(one) for one in wanted))
-            yield client
-        finally:
-            await asyncio.gather(*(client.deprecate(one.name, reason="the test") for one in wanted))
+    async with standing(quickstart.home, wanted) as client:
+        yield client
 
 
 async def test_one_node_and_two_answer_alike(quickstart: Quickstart, client: Client) -> None:
@@ -134,7 +124,7 @@ TOPOLOGIES: list[tuple[str, int, dict[str, Any]]] = [
 async def test_the_engine_reads_every_topology_as_it_was_planned(
     image: BuiltImage, recipe: Image, tiny_models: Path
 ) -> None:
-    roles, commands = [], []
+    roles, argvs = [], []
     for model, nodes, sizes in TOPOLOGIES:
         wanted = deployment(
             "read",
@@ -147,21 +137,12 @@ async def test_the_engine_reads_every_topology_as_it_was_planned(
         inputs = resolution_inputs(target="local", model=pinned, image=recipe, inspection=image.inspection)
         role = resolve(wanted, inputs).inference
         assert role is not None
-        facts = BindFacts(
-            attempt="a/1",
-            model_path=str(tiny_models / model),
-            executable=("python",),
-            ranks=tuple(
-                RankFacts(rank=rank.rank, host=f"n{rank.node}", address="127.0.0.1", port_base=21000, gpu_ids=())
-                for rank in role.ranks
-            ),
-        )
         roles.append(role)
-        commands += [list(rank.argv[1:]) for rank in bind(role, 0, facts).ranks]
+        argvs += commands(role, tiny_models / model)
     # What the plan refuses, the engine refuses too: data-parallel copies over several nodes.
-    refused = [token for token in commands[4] if not token.startswith("tp_size")] + ["tp_size:=2", "dp_size:=2"]
+    refused = [token for token in argvs[4] if not token.startswith("tp_size")] + ["tp_size:=2", "dp_size:=2"]
     read = await run_in_image(
-        image, READ_SETTINGS, json.dumps([*commands, refused]), environment={"SGLANG_USE_CPU_ENGINE": "1"}
+        image, READ_SETTINGS, json.dumps([*argvs, refused]), environment={"SGLANG_USE_CPU_ENGINE": "1"}
     )
     *verdicts, last = json.loads(read.partition("VERDICTS")[2])
     for role in roles:

@@ -1,10 +1,19 @@
-"""Small models with random weights, and code that runs in an engine's image."""
+"""Small models with random weights, deployments of them, and code that runs in an engine's image."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from standfast.client import Client
+from standfast.home import Home
 from standfast.images.store import BuiltImage
+from standfast.plans import bind
+from standfast.plans.facts import BindFacts, RankFacts
+from standfast.plans.records import RolePlan
+from standfast.spec import Deployment, DirectorySource, Inference, Model, Readiness
 
 #: Writes ``dense`` and ``experts`` into the directory that is its argument; needs torch, transformers and tokenizers.
 MAKE_MODEL = """
@@ -47,3 +56,37 @@ async def run_in_image(
     output, errors = await child.communicate()
     assert child.returncode == 0, errors.decode()[-2000:]
     return output.decode()
+
+
+def tiny_deployment(name: str, model: Path, **inference: Any) -> Deployment:
+    """A deployment of one of the small models; keywords are fields of ``Inference``."""
+    return Deployment(
+        name=name,
+        model=Model(id=f"tiny/{model.name}", source=DirectorySource(path=str(model))),
+        inference=Inference(context_length=256, readiness=Readiness(startup_timeout="20m"), **inference),
+    )
+
+
+@contextlib.asynccontextmanager
+async def standing(home: Home, wanted: Sequence[Deployment]) -> AsyncIterator[Client]:
+    """Bring deployments up side by side; they are retired at the end."""
+    async with Client.connect(home) as client:
+        try:
+            await asyncio.gather(*(client.deploy(one) for one in wanted))
+            yield client
+        finally:
+            await asyncio.gather(*(client.deprecate(one.name, reason="the test") for one in wanted))
+
+
+def commands(role: RolePlan, model: Path) -> list[list[str]]:
+    """What each rank of attempt ``a/1`` would be started with, less the executable."""
+    facts = BindFacts(
+        attempt="a/1",
+        model_path=str(model),
+        executable=("engine",),
+        ranks=tuple(
+            RankFacts(rank=rank.rank, host=f"n{rank.node}", address="127.0.0.1", port_base=21000, gpu_ids=())
+            for rank in role.ranks
+        ),
+    )
+    return [list(rank.argv[1:]) for rank in bind(role, 0, facts).ranks]
