@@ -10,6 +10,7 @@ import httpx
 
 _T = TypeVar("_T")
 
+_MODELS = "/v1/models"
 _NO_CHAT = (400, 404, 501)
 """How engines say that a model takes no chats: it has no chat template."""
 
@@ -33,24 +34,19 @@ class EngineError(Exception):
         self.status = status
 
 
-async def listed_models(http: httpx.AsyncClient, url: str, timeout_s: float = 5.0) -> tuple[str, ...]:
-    """The names under which the engine serves. Raises `EngineError`."""
+async def names_at(
+    http: httpx.AsyncClient, url: str, identity_path: str, timeout_s: float = 5.0
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The names under which the engine serves, and every text of the page that says which attempt it is. Raises
+    `EngineError`.
+    """
+    listing = await _get(http, url, _MODELS, timeout_s)
     try:
-        response = await http.get(f"{url}/v1/models", timeout=timeout_s)
-        response.raise_for_status()
-        return tuple(str(model["id"]) for model in response.json()["data"])
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"/v1/models: {_words(error)}", _status(error)) from None
-
-
-async def texts_at(http: httpx.AsyncClient, url: str, path: str, timeout_s: float = 5.0) -> frozenset[str]:
-    """Every text in the JSON document at a path. Raises `EngineError`."""
-    try:
-        response = await http.get(url + path, timeout=timeout_s)
-        response.raise_for_status()
-        return frozenset(_texts(response.json()))
-    except (httpx.HTTPError, ValueError) as error:
-        raise EngineError(f"{path}: {_words(error)}", _status(error)) from None
+        names = tuple(str(model["id"]) for model in listing["data"])
+    except (KeyError, TypeError) as error:
+        raise EngineError(f"{_MODELS}: {_words(error)}") from None
+    identity = listing if identity_path == _MODELS else await _get(http, url, identity_path, timeout_s)
+    return names, frozenset(_texts(identity))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -160,6 +156,15 @@ async def _as_chat_or_text(
         if error.status not in _NO_CHAT:
             raise
     return await send("/v1/completions", {**body, "prompt": prompt})
+
+
+async def _get(http: httpx.AsyncClient, url: str, path: str, timeout_s: float) -> Any:
+    try:
+        response = await http.get(url + path, timeout=timeout_s)
+        response.raise_for_status()
+        return response.json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise EngineError(f"{path}: {_words(error)}", _status(error)) from None
 
 
 async def _post(http: httpx.AsyncClient, url: str, body: Mapping[str, Any], timeout_s: float) -> Any:

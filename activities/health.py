@@ -1,5 +1,4 @@
-"""An engine's health: asking for it, and what the answers amount to. Asking must be cheap, for many are
-asked often.
+"""An engine's health: asking for it, and what the answers amount to. Asking must be cheap: many are asked, and often.
 
 One request and one status line need no HTTP client: through httpx a question costs the worker six times as much.
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from activities.context import Services, failed, progress
-from activities.engine import EngineError, complete, listed_models, texts_at
+from activities.engine import EngineError, complete, names_at
 from activities.health import is_healthy
 from standfast import contracts as c
 from standfast.failures import classify, evidence_of
@@ -106,8 +106,7 @@ class _Climb:
             return False
         self._pass("health")
         try:
-            names = await listed_models(http, self.url)
-            identity = await texts_at(http, self.url, limits.identity_path)
+            names, identity = await names_at(http, self.url, limits.identity_path)
         except EngineError as error:
             self.complaint = str(error)
             return False

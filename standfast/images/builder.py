@@ -71,8 +71,6 @@ async def build(image: Image, store: ImageStore, *, on_progress: Callable[[str],
 
 
 def _check_recipe(image: Image) -> None:
-    if image.engine not in inspector.ENGINES:
-        raise ImageBuildError(f"Images for the engine {image.engine} are not carried out yet.", (), "permanent")
     for token in (*image.requirements, *image.overrides):
         if token.strip().startswith("-") or "\n" in token:
             raise ImageBuildError(

@@ -27,8 +27,8 @@ def check(deployment: Deployment) -> tuple[Problem, ...]:
 
 
 def _problems(deployment: Deployment) -> Iterator[Problem]:
-    managed = tuple(_managed(deployment.inference)) if deployment.inference is not None else ()
-    told = {problem.where for problem in managed}
+    variables = tuple(_variables(deployment.inference)) if deployment.inference is not None else ()
+    told = {problem.where for problem in variables}
     yield from (problem for problem in literal_secrets(deployment) if problem.where not in told)
     if deployment.trainer is not None:
         yield _later(
@@ -40,14 +40,14 @@ def _problems(deployment: Deployment) -> Iterator[Problem]:
     if deployment.inference is None:
         return
     inference = deployment.inference
-    yield from managed
+    yield from variables
     yield from _engine(inference)
     yield from _scaling(inference.scaling)
     yield from _parallelism(inference)
     yield from topology_problems(inference)
 
 
-def _managed(inference: Inference) -> Iterator[Problem]:
+def _variables(inference: Inference) -> Iterator[Problem]:
     yield from environment_problems(bindings(inference.environment), where="Deployment.inference.environment")
 
 
@@ -55,18 +55,11 @@ def topology_problems(inference: Inference) -> Iterator[Problem]:
     """What the sizes of a role contradict: each other, its compute, or the rules of its engine."""
     division = divide(inference)
     yield from division.problems
-    if division.topology is not None and inference.engine in ENGINES:
+    if division.topology is not None:
         yield from ENGINES[inference.engine].topology_problems(inference, division.topology)
 
 
 def _engine(inference: Inference) -> Iterator[Problem]:
-    if inference.engine not in ENGINES:
-        yield _later(
-            "inference.engine",
-            f"The engine {inference.engine}",
-            f"engine={inference.engine!r}",
-            "Use Inference(engine='vllm') meanwhile.",
-        )
     image = inference.image
     if isinstance(image, Image):
         if image.engine != inference.engine:

@@ -13,7 +13,7 @@ from standfast.plans.arguments import Setting
 from standfast.plans.options import OptionList
 from standfast.plans.records import EnvironmentBinding, PortSpan, Topology
 from standfast.problems import Problem
-from standfast.spec import Inference
+from standfast.spec import Inference, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,39 @@ class Command:
     environment: tuple[EnvironmentBinding, ...]
     ports: PortSpan
     problems: tuple[Problem, ...] = ()
+
+
+def engine_misfit(field: str, message: str, help: str, *, value: object, limit: str) -> Problem:
+    """A size in ``Parallelism`` that a rule of the engine refuses."""
+    where = f"Deployment.inference.parallelism.{field}"
+    return Problem(code="engine-topology", where=where, message=message, help=help, value=str(value), limit=limit)
+
+
+def refused_name(name: str, message: str, instead: str, *, limit: str) -> Problem:
+    """A served name that the engine would read as something else."""
+    help = f"Write served_name={instead!r}."
+    return Problem(
+        code="served-name", where="Deployment.served_name", message=message, help=help, value=name, limit=limit
+    )
+
+
+def lacks_option(title: str, what: str) -> Problem:
+    """The image's release of the engine does not have something that the plan needs."""
+    return Problem(
+        code="engine-lacks-option",
+        where="Deployment.inference.image",
+        message=f"The {title} of this image does not have {what}, which Standfast needs.",
+        help=f"Choose an image with another release of {title}.",
+    )
+
+
+def meeting_seconds(inference: Inference) -> int:
+    """For how many whole seconds the ranks of a replica wait for each other."""
+    return max(1, round(seconds(inference.readiness.initialization_timeout)))
+
+
+#: Which GPUs a process sees. The ids are NVML's, which counts by PCI bus; CUDA by default does not.
+CUDA_DEVICES = {"CUDA_VISIBLE_DEVICES": "@{gpu_ids}", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 class Engine(Protocol):

@@ -76,7 +76,7 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
     """
     problems = list(check(deployment))
     inference = deployment.inference
-    if inference is None or inference.engine not in ENGINES:
+    if inference is None:
         raise ProblemsError(tuple(problems))
     problems += _input_problems(deployment, inference, inputs)
     if inputs.inspection.engine != inference.engine:
@@ -99,10 +99,13 @@ def resolve(deployment: Deployment, inputs: ResolutionInputs) -> Generation:
 
 
 def _once(first: list[Problem], later: list[Problem]) -> tuple[Problem, ...]:
-    """Every problem once. What is found again with the image in hand is told in the words of then."""
+    """Every problem once. What is found again with the image in hand is told in the words of then; so is a credential
+    in an option that turns out to be managed, which has no place for any value.
+    """
     again: dict[tuple[str, str], list[Problem]] = {}
     for problem in later:
-        again.setdefault((problem.code, problem.where), []).append(problem)
+        for code in {problem.code, "literal-secret"} if problem.code == "managed-option" else {problem.code}:
+            again.setdefault((code, problem.where), []).append(problem)
     told = [better for problem in first for better in again.get((problem.code, problem.where), [problem])]
     return tuple(dict.fromkeys((*told, *later)))
 

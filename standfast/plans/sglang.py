@@ -12,12 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from standfast.plans.arguments import Setting
-from standfast.plans.engines import Command, Request
+from standfast.plans.engines import (
+    CUDA_DEVICES,
+    Command,
+    Request,
+    engine_misfit,
+    lacks_option,
+    meeting_seconds,
+    refused_name,
+)
 from standfast.plans.inspection import OptionSpec
 from standfast.plans.record import canonical_json
 from standfast.plans.records import EnvironmentBinding, PortSpan, Topology
 from standfast.problems import Problem
-from standfast.spec import Inference, seconds
+from standfast.spec import Inference
 
 _SPAN = 32
 _HTTP, _NCCL = ("http", 0), ("nccl", 1)
@@ -40,7 +48,7 @@ class Sglang:
         copies = topology.data > 1 and not topology.data_parallel_attention
         if copies and topology.nodes > 1:
             # ``check_server_args``: replicas by data parallelism stay on one node.
-            yield _misfit(
+            yield engine_misfit(
                 "data",
                 f"SGLang's data-parallel copies (data={topology.data}) stay on one node, and the replica spans "
                 f"{topology.nodes}.",
@@ -52,7 +60,7 @@ class Sglang:
         stage = topology.tensor if copies else topology.tensor * topology.data
         if stage % topology.expert:
             # ``initialize_model_parallel``: a stage's workers are divided into expert groups of equal size.
-            yield _misfit(
+            yield engine_misfit(
                 "expert",
                 f"SGLang divides the experts within its tensor-parallel group of {stage}, which expert="
                 f"{topology.expert} does not divide.",
@@ -61,7 +69,7 @@ class Sglang:
                 limit=f"a divisor of {stage}",
             )
         if topology.pipeline > 1 and topology.data_parallel_attention:
-            yield _misfit(
+            yield engine_misfit(
                 "data_parallel_attention",
                 f"SGLang does not divide attention by requests inside a pipeline (pipeline={topology.pipeline}).",
                 "Set Parallelism(pipeline=1), with tensor * data over all nodes, or leave data_parallel_attention out.",
@@ -72,7 +80,10 @@ class Sglang:
     def command(self, request: Request, rank: int) -> Command:
         """The settings that Standfast decides; the config's follow."""
         settings = dict(_settings(request, rank))
-        problems = [*_refusals(request), *(_lacks(name) for name in settings if _find(request, name) is None)]
+        problems = [
+            *_refusals(request),
+            *(lacks_option(self.title, f"the parameter {name}") for name in settings if _find(request, name) is None),
+        ]
         environment = _environment(request)
         return Command(
             argv=("@{executable}", *(_token(name, value) for name, value in settings.items())),
@@ -107,7 +118,7 @@ def _settings(request: Request, rank: int) -> Iterator[tuple[str, Any]]:
     if topology.nodes > 1:
         yield "nnodes", topology.nodes
         yield "node_rank", rank
-        yield "dist_timeout", max(1, round(seconds(request.inference.readiness.initialization_timeout)))
+        yield "dist_timeout", meeting_seconds(request.inference)
     if topology.nodes > 1 or topology.data_parallel_attention:
         yield "dist_init_addr", "@{head_address}:@{head_rendezvous_port}"
     elif topology.data == 1:
@@ -153,10 +164,7 @@ def _offsets(topology: Topology, rank: int) -> Iterator[tuple[str, int]]:
 def _environment(request: Request) -> dict[str, str]:
     environment = {"DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "SGLANG_HOST_IP": "@{address}"}
     if request.accelerator == "cuda":
-        environment["CUDA_VISIBLE_DEVICES"] = "@{gpu_ids}"
-        # The ids are NVML's, which counts by PCI bus; CUDA by default does not.
-        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        return environment
+        return environment | CUDA_DEVICES
     topology, cpus = request.topology, request.inference.compute.cpus
     each = max(1, cpus // topology.workers_per_node)
     environment["OMP_NUM_THREADS"] = str(each)
@@ -176,12 +184,10 @@ def _refusals(request: Request) -> Iterator[Problem]:
     """What the engine refuses in combination with what else is asked for."""
     if ":" in request.served_name:
         # ``check_server_args``: the colon parts a model from an adapter.
-        yield Problem(
-            code="served-name",
-            where="Deployment.served_name",
-            message="SGLang takes what follows a colon in a model's name for an adapter.",
-            help=f"Write served_name={request.served_name.replace(':', '-')!r}.",
-            value=request.served_name,
+        yield refused_name(
+            request.served_name,
+            "SGLang takes what follows a colon in a model's name for an adapter.",
+            request.served_name.replace(":", "-"),
             limit="no colon",
         )
     if request.topology.pipeline == 1:
@@ -225,17 +231,3 @@ def _value(spec: OptionSpec, value: Any) -> Any:
 def _find(request: Request, name: str) -> OptionSpec | None:
     found = request.table.named(name)
     return found.spec if found is not None and found.spec.dest == name else None
-
-
-def _misfit(field: str, message: str, help: str, *, value: object, limit: str) -> Problem:
-    where = f"Deployment.inference.parallelism.{field}"
-    return Problem(code="engine-topology", where=where, message=message, help=help, value=str(value), limit=limit)
-
-
-def _lacks(name: str) -> Problem:
-    return Problem(
-        code="engine-lacks-option",
-        where="Deployment.inference.image",
-        message=f"The SGLang of this image does not have the parameter {name}, which Standfast needs.",
-        help="Choose an image with another release of SGLang.",
-    )

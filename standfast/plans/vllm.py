@@ -11,10 +11,18 @@ Rules of the engine are cited by the place in its source (``vllm/config/parallel
 from collections.abc import Iterator, Sequence
 
 from standfast.plans.arguments import Setting
-from standfast.plans.engines import Command, Request
+from standfast.plans.engines import (
+    CUDA_DEVICES,
+    Command,
+    Request,
+    engine_misfit,
+    lacks_option,
+    meeting_seconds,
+    refused_name,
+)
 from standfast.plans.records import EnvironmentBinding, PortSpan, Topology
 from standfast.problems import Problem
-from standfast.spec import Inference, Secret, memory_bytes, seconds
+from standfast.spec import Inference, Secret, memory_bytes
 
 GIB = 2**30
 _SPAN = 32
@@ -40,7 +48,7 @@ class Vllm:
         stage = topology.tensor * topology.data
         if topology.expert not in (1, stage):
             # ``enable_expert_parallel`` is a switch: the experts are divided over all workers of a stage.
-            yield _misfit(
+            yield engine_misfit(
                 "expert",
                 f"vLLM divides the experts over every worker of a pipeline stage (tensor * data = {stage}) or not at "
                 f"all, and expert={topology.expert} is neither.",
@@ -53,7 +61,7 @@ class Vllm:
             return
         if copy % node and node % copy:
             # ``nnodes_within_dp``: nnodes must be divisible by the node groups of the data-parallel copies.
-            yield _misfit(
+            yield engine_misfit(
                 "data",
                 f"A data-parallel copy has {copy} workers (tensor * pipeline), a node {node}: vLLM needs copies that "
                 "fill whole nodes, or nodes that hold whole copies.",
@@ -64,7 +72,7 @@ class Vllm:
         elif copy > node and topology.expert == 1:
             # ``reconfigure_for_independent_dp_rank``: the copies of a dense model are engines of their own, which would
             # all meet at the one ``master_port``.
-            yield _misfit(
+            yield engine_misfit(
                 "data",
                 f"Each of the {topology.data} data-parallel copies spans {copy // node} nodes, which vLLM carries out "
                 "for mixture-of-experts models only.",
@@ -77,14 +85,21 @@ class Vllm:
     def command(self, request: Request, rank: int) -> Command:
         """``vllm serve`` with everything that Standfast decides; the config's settings follow it."""
         flags = dict(_flags(request, rank))
-        problems = [_lacks(f"the flag {flag}") for flag in flags if flag not in request.table.by_flag]
+        problems = [lacks_option(self.title, f"the flag {flag}") for flag in flags if flag not in request.table.by_flag]
         model: tuple[str, ...] = ("@{model_path}",)
         if not request.table.positionals:
             model = ("--model", "@{model_path}")
             if "--model" not in request.table.by_flag:
-                problems.append(_lacks("an argument for the model"))
+                problems.append(lacks_option(self.title, "an argument for the model"))
         if request.served_name.startswith("-"):
-            problems.append(_read_as_a_flag(request.served_name))
+            problems.append(
+                refused_name(
+                    request.served_name,
+                    "vLLM would read a name that starts with a dash as a flag.",
+                    request.served_name.lstrip("-"),
+                    limit="no dash at the start",
+                )
+            )
         environment, more = _environment(request)
         return Command(
             argv=("@{executable}", *model, *(token for flag, values in flags.items() for token in (flag, *values))),
@@ -139,8 +154,7 @@ def _over_nodes(request: Request, rank: int) -> Iterator[tuple[str, tuple[str, .
         yield "--data-parallel-address", ("@{head_address}",)
         yield "--data-parallel-rpc-port", ("@{head_data_parallel_port}",)
     yield "--distributed-executor-backend", ("mp",)
-    timeout = max(1, round(seconds(request.inference.readiness.initialization_timeout)))
-    yield "--distributed-timeout-seconds", (str(timeout),)
+    yield "--distributed-timeout-seconds", (str(meeting_seconds(request.inference)),)
     if rank > 0:
         yield "--headless", ()
 
@@ -154,10 +168,7 @@ def _environment(request: Request) -> tuple[dict[str, str], list[Problem]]:
         "VLLM_PORT": "@{internal_port}",
     }
     if request.accelerator == "cuda":
-        environment["CUDA_VISIBLE_DEVICES"] = "@{gpu_ids}"
-        # The ids are NVML's, which counts by PCI bus; CUDA by default does not.
-        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        return environment, []
+        return environment | CUDA_DEVICES, []
     workers = request.topology.workers_per_node
     environment["OMP_NUM_THREADS"] = str(max(1, request.inference.compute.cpus // workers))
     environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
@@ -204,28 +215,3 @@ def _kv_cache(request: Request, workers: int) -> tuple[int, list[Problem]]:
     limit = f"{-(-needed // GIB)}GiB of memory or more"
     given = f"{memory / GIB:.1f}GiB"
     return kv_gib, [Problem(code="memory-misfit", where=where, message=message, help=help, value=given, limit=limit)]
-
-
-def _misfit(field: str, message: str, help: str, *, value: object, limit: str) -> Problem:
-    where = f"Deployment.inference.parallelism.{field}"
-    return Problem(code="engine-topology", where=where, message=message, help=help, value=str(value), limit=limit)
-
-
-def _read_as_a_flag(name: str) -> Problem:
-    return Problem(
-        code="served-name",
-        where="Deployment.served_name",
-        message="vLLM would read a name that starts with a dash as a flag.",
-        help=f"Write served_name={name.lstrip('-')!r}.",
-        value=name,
-        limit="no dash at the start",
-    )
-
-
-def _lacks(what: str) -> Problem:
-    return Problem(
-        code="engine-lacks-option",
-        where="Deployment.inference.image",
-        message=f"The vLLM of this image does not have {what}, which Standfast needs.",
-        help="Choose an image with another release of vLLM.",
-    )

@@ -237,8 +237,7 @@ def test_a_repeatable_setting_may_be_given_twice() -> None:
     ],
 )
 def test_what_standfast_manages_is_refused_in_every_spelling(tokens: tuple[str, ...]) -> None:
-    # A credential is refused as such too.
-    (problem,) = [one for one in arguments_refused(*tokens) if one.code != "literal-secret"]
+    (problem,) = arguments_refused(*tokens)
     assert problem.code == "managed-option"
     assert problem.where == "Deployment.inference.extra_args[0]"
     assert problem.help
